@@ -1,0 +1,99 @@
+# How a test is declared. Layers are labels: unit, mpi (also mpi2 for two ranks), e2e, fuzz; golden comes with the simulator.
+# PROCESSORS keeps tests of several ranks from sharing cores with others under ctest -j.
+find_package(GTest REQUIRED)
+include(GoogleTest)
+
+set(testbed_mpirun ${PROJECT_SOURCE_DIR}/scripts/mpirun.sh)
+set(testbed_test_environment TESTBED_SOURCE_DIR=${PROJECT_SOURCE_DIR} TESTBED_MPIRUN=${testbed_mpirun}
+                             TESTBED_SMOLLM2=${PROJECT_SOURCE_DIR}/models/SmolLM2-135M-Instruct.Q4_1.gguf)
+if(TESTBED_SANITIZE)
+  # Only a full call stack names the Open MPI library that a leak comes from (scripts/lsan_openmpi.supp).
+  set(testbed_mpi_sanitizer "ASAN_OPTIONS=string_append:,fast_unwind_on_malloc=0")
+endif()
+# A test's own source is mostly compile time (14 s sanitized at -O1, 7 s at -O0); what it tests keeps the preset's optimisation.
+set(testbed_test_compile_options -O1)
+if(TESTBED_SANITIZE)
+  set(testbed_test_compile_options -O0)
+endif()
+set(TESTBED_TIMEOUT_SCALE 1 CACHE STRING "Factor on every test's time limit (sanitizers, tests/run.sh --all)")
+add_custom_target(unit_tests)
+add_custom_target(mpi_tests)
+
+# testbed_unit_test(NAME libraries...): tests/unit/NAME.cpp, one process, one ctest test per TEST.
+function(testbed_unit_test name)
+  add_executable(${name} ${PROJECT_SOURCE_DIR}/tests/unit/${name}.cpp)
+  target_link_libraries(${name} PRIVATE ${ARGN} testbed_options GTest::gtest_main GTest::gmock)
+  target_compile_definitions(${name} PRIVATE TESTBED_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+  target_compile_options(${name} PRIVATE ${testbed_test_compile_options})
+  math(EXPR timeout "120 * ${TESTBED_TIMEOUT_SCALE}")
+  gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60 PROPERTIES LABELS unit TIMEOUT ${timeout})
+  add_dependencies(unit_tests ${name})
+endfunction()
+
+# testbed_mpi_executable(NAME libraries...): tests/mpi/NAME.cpp, with its own main() (MPI_Init first); GoogleTest is linked.
+# A rank on which something failed must return non-zero: mpirun then does too.
+function(testbed_mpi_executable name)
+  add_executable(${name} ${PROJECT_SOURCE_DIR}/tests/mpi/${name}.cpp)
+  target_link_libraries(${name} PRIVATE ${ARGN} testbed_options GTest::gtest GTest::gmock MPI::MPI_CXX)
+  target_compile_definitions(${name} PRIVATE TESTBED_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+  target_compile_options(${name} PRIVATE ${testbed_test_compile_options})
+  add_dependencies(mpi_tests ${name})
+endfunction()
+
+# testbed_mpi_test(NAME target n_ranks [ARGS ...] [TIMEOUT seconds] [LABELS ...] [FIXTURES ...]): one launch of target on
+# n_ranks ranks. TIMEOUT (default 60) is mpirun's; ctest's own comes a little later. FIXTURES smollm2: needs the real model.
+function(testbed_mpi_test name target n_ranks)
+  cmake_parse_arguments(PARSE_ARGV 3 arg "" TIMEOUT "ARGS;LABELS;FIXTURES")
+  if(DEFINED arg_UNPARSED_ARGUMENTS)
+    message(FATAL_ERROR "testbed_mpi_test(${name}): unknown arguments ${arg_UNPARSED_ARGUMENTS}")
+  endif()
+  if(NOT DEFINED arg_TIMEOUT)
+    set(arg_TIMEOUT 60)
+  endif()
+  math(EXPR timeout "${arg_TIMEOUT} * ${TESTBED_TIMEOUT_SCALE}")
+  math(EXPR ctest_timeout "${timeout} + 15")
+  add_test(NAME ${name} COMMAND ${testbed_mpirun} ${timeout} ${n_ranks} $<TARGET_FILE:${target}> ${arg_ARGS})
+  set_tests_properties(
+    ${name} PROPERTIES LABELS "mpi;mpi${n_ranks};${arg_LABELS}" TIMEOUT ${ctest_timeout} PROCESSORS ${n_ranks}
+                       ENVIRONMENT "${testbed_test_environment}" ENVIRONMENT_MODIFICATION "${testbed_mpi_sanitizer}"
+                       FIXTURES_REQUIRED "${arg_FIXTURES}")
+endfunction()
+
+# testbed_e2e_test(NAME script [ARGS ...] [TIMEOUT seconds] [PROCESSORS n] [FIXTURES ...]): runs tests/e2e/SCRIPT (.py or .sh),
+# which finds in its environment TESTBED_BIN (the program), TESTBED_SOURCE_DIR, TESTBED_MPIRUN (scripts/mpirun.sh: SECONDS N
+# PROGRAM ARGS...) and TESTBED_SMOLLM2 (the real model's path, there with FIXTURES smollm2).
+function(testbed_e2e_test name script)
+  cmake_parse_arguments(PARSE_ARGV 2 arg "" "TIMEOUT;PROCESSORS" "ARGS;FIXTURES")
+  if(NOT DEFINED arg_TIMEOUT)
+    set(arg_TIMEOUT 120)
+  endif()
+  math(EXPR timeout "${arg_TIMEOUT} * ${TESTBED_TIMEOUT_SCALE}")
+  if(NOT DEFINED arg_PROCESSORS)
+    set(arg_PROCESSORS 2)
+  endif()
+  if(NOT TARGET testbed)
+    message(WARNING "testbed_e2e_test(${name}): there is no target testbed")
+    return()
+  endif()
+  set(path ${PROJECT_SOURCE_DIR}/tests/e2e/${script})
+  if(script MATCHES "\\.py$")
+    set(interpreter python3 -B)
+  else()
+    set(interpreter bash)
+  endif()
+  add_test(NAME ${name} COMMAND ${interpreter} ${path} ${arg_ARGS} ${arg_UNPARSED_ARGUMENTS})
+  set_tests_properties(
+    ${name}
+    PROPERTIES LABELS e2e TIMEOUT ${timeout} PROCESSORS ${arg_PROCESSORS}
+               ENVIRONMENT "${testbed_test_environment};TESTBED_BIN=$<TARGET_FILE:testbed>"
+               ENVIRONMENT_MODIFICATION "${testbed_mpi_sanitizer}"
+               FIXTURES_REQUIRED "${arg_FIXTURES}")
+endfunction()
+
+# Each owner declares its tests in a .cmake file of its own in the folder.
+macro(testbed_include_test_lists)
+  file(GLOB test_lists CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cmake)
+  foreach(list IN LISTS test_lists)
+    include(${list})
+  endforeach()
+endmacro()

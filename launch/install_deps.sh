@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# Installs, with apt-get, the Debian packages that are missing; does nothing when all are there.
+#   bash launch/install_deps.sh [--lint] [--fuzz]
+set -euo pipefail
+
+packages=(
+  cmake ninja-build g++ ccache pkg-config
+  libopenmpi-dev openmpi-bin
+  libtomlplusplus-dev nlohmann-json3-dev libcli11-dev libfmt-dev
+  libpcre2-dev libhwloc-dev libdnnl-dev
+  libgtest-dev libgmock-dev libbenchmark-dev
+  python3 python3-pip unzip ca-certificates
+)
+for option in "$@"; do
+  case $option in
+    --lint) packages+=(clang-format-14 clang-tidy-14) ;;
+    --fuzz) packages+=(clang-14 libclang-rt-14-dev) ;;
+    *)
+      echo "install_deps: unknown option $option (known: --lint, --fuzz)" >&2
+      exit 2
+      ;;
+  esac
+done
+
+if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
+  echo "install_deps: this is no Debian system; install the equivalents of: ${packages[*]}" >&2
+  exit 1
+fi
+
+missing=()
+for package in "${packages[@]}"; do
+  status=$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null || true)
+  [ "$status" = installed ] || missing+=("$package")
+done
+if [ ${#missing[@]} -eq 0 ]; then
+  echo "install_deps: all ${#packages[@]} packages are installed"
+  exit 0
+fi
+
+as_root=()
+if [ "$(id -u)" -ne 0 ]; then
+  if ! command -v sudo >/dev/null; then
+    echo "install_deps: missing ${missing[*]}; run as root, or install sudo" >&2
+    exit 1
+  fi
+  as_root=(sudo)
+fi
+apt_get() { "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get "$@"; }
+
+echo "install_deps: installing ${missing[*]}"
+# A package mirror may be briefly out of step with its index: one more try.
+apt_get update -q || { sleep 5 && apt_get update -q; }
+apt_get install -y -q --no-install-recommends "${missing[@]}"
