@@ -1,0 +1,61 @@
+// What an op costs, as exact integers, and who is told. The formulas are in kernels/cost.hpp.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+namespace testbed {
+
+struct OpCost {
+  int64_t flops = 0;        // executed on this device; a multiply-add is two
+  int64_t model_flops = 0;  // the share of flops that counts for MFU: replicas and padding excluded
+  int64_t weight_bytes = 0;      // true elements in the dtype that is read, padding excluded
+  int64_t kv_bytes = 0;          // cached keys and values read
+  int64_t kv_write_bytes = 0;    // keys and values written
+  int64_t activation_bytes = 0;  // activations read and written
+
+  OpCost& operator+=(const OpCost& o) {
+    flops += o.flops;
+    model_flops += o.model_flops;
+    weight_bytes += o.weight_bytes;
+    kv_bytes += o.kv_bytes;
+    kv_write_bytes += o.kv_write_bytes;
+    activation_bytes += o.activation_bytes;
+    return *this;
+  }
+  bool operator==(const OpCost&) const = default;
+};
+
+enum class OpKind : uint8_t {
+  embed,
+  norm,
+  linear,
+  rope,
+  kv_write,
+  attention,
+  activation,
+  sample,
+  copy,
+};
+constexpr std::string_view op_name(OpKind kind) {
+  constexpr std::string_view names[] = {
+      "embed", "norm", "linear", "rope", "kv_write", "attention", "activation", "sample", "copy"};
+  return names[static_cast<int>(kind)];
+}
+
+struct OpRecord {
+  OpKind kind = OpKind::copy;
+  OpCost cost;
+  int64_t begin_ns = 0;  // host monotonic clock
+  int64_t end_ns = 0;
+};
+
+// Told of every op of a device, once it is done. A device without a sink neither counts nor reads a
+// clock: the timed pass runs so.
+class CostSink {
+ public:
+  virtual ~CostSink() = default;
+  virtual void on_op(const OpRecord& record) = 0;
+};
+
+}  // namespace testbed
