@@ -1,0 +1,84 @@
+// Linear layers sharded over tp. A layer type names its collective; only ResidualStream and the
+// vocabulary layers communicate.
+#pragma once
+
+#include <span>
+
+#include "kernels/device.hpp"
+#include "parallel/comm/communicator.hpp"
+
+namespace testbed {
+
+// Rows (outputs) of W are split: y_local[m, n_local] = x[m, k] W_local^T + bias_local. No
+// communication.
+class ColumnParallelLinear {
+ public:
+  ColumnParallelLinear() = default;
+  ColumnParallelLinear(WeightMatrix weight, Tensor bias)
+      : weight_(std::move(weight)), bias_(std::move(bias)) {}
+  int64_t n_local() const { return weight_.n_rows(); }
+  // Another rank holds the same rows and counts them as the model's.
+  void set_replica() { weight_.set_model_rows(0); }
+  void forward(Device& device, TensorView x, TensorView y_local) const {
+    device.linear(x, weight_, bias_, y_local);
+  }
+
+ private:
+  WeightMatrix weight_;  // [n_local, k]
+  Tensor bias_;          // F32 [n_local] or empty
+};
+
+// Columns (inputs) of W are split: partial[m, n] = x_local[m, k_local] W_local^T, to be summed over
+// tp by ResidualStream. The bias is held by tp rank 0 alone, so that the sum has it once.
+class RowParallelLinear {
+ public:
+  RowParallelLinear() = default;
+  RowParallelLinear(WeightMatrix weight, Tensor bias)
+      : weight_(std::move(weight)), bias_(std::move(bias)) {}
+  void forward(Device& device, TensorView x_local, TensorView partial) const {
+    device.linear(x_local, weight_, bias_, partial);
+  }
+
+ private:
+  WeightMatrix weight_;  // [n, k_local]
+  Tensor bias_;          // F32 [n] on tp rank 0, else empty
+};
+
+// The table's rows are split (vocabulary_shard). One all-reduce over tp of [m, d_model] per call.
+class VocabularyParallelEmbedding {
+ public:
+  VocabularyParallelEmbedding() = default;
+  VocabularyParallelEmbedding(WeightMatrix table, int64_t first_id)
+      : table_(std::move(table)), first_id_(first_id) {}
+  void forward(Device& device,
+               Communicator& tp,
+               std::span<const int32_t> ids,
+               TensorView out) const {
+    device.embed(ids, table_, first_id_, out);
+    tp.all_reduce(out);
+  }
+
+ private:
+  WeightMatrix table_;  // [vocab_local, d_model]
+  int64_t first_id_ = 0;
+};
+
+// logits_local[r, vocab_local] = x[r, d_model] W_local^T, F32. No communication; the sampler
+// gathers what it needs.
+class VocabularyParallelHead {
+ public:
+  VocabularyParallelHead() = default;
+  VocabularyParallelHead(WeightMatrix weight, int64_t first_id)
+      : weight_(std::move(weight)), first_id_(first_id) {}
+  int64_t n_local() const { return weight_.n_rows(); }
+  int64_t first_id() const { return first_id_; }
+  void forward(Device& device, TensorView x, TensorView logits_local) const {
+    device.linear(x, weight_, {}, logits_local);
+  }
+
+ private:
+  WeightMatrix weight_;  // [vocab_local, d_model]; tied: the embedding's storage
+  int64_t first_id_ = 0;
+};
+
+}  // namespace testbed
