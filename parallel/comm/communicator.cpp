@@ -1,0 +1,155 @@
+#include "parallel/comm/communicator.hpp"
+
+#include <exception>
+#include <utility>
+
+#include "kernels/base/clock.hpp"
+#include "parallel/shard.hpp"
+
+namespace testbed {
+namespace {
+
+int64_t all_reduce_wire_bytes(
+    CommAlgorithm algorithm, int64_t n_elements, int64_t element_bytes, int rank, int size) {
+  if (algorithm == CommAlgorithm::one_shot) return (size - 1) * n_elements * element_bytes;
+  // two_shot: every part but mine to its owner, then my sum to everyone.
+  const int64_t mine = split_range(n_elements, size, rank).size();
+  return ((n_elements - mine) + (size - 1) * mine) * element_bytes;
+}
+
+// Otherwise an operation would pass over a missing tensor in silence.
+bool holds_data(TensorView x) { return x.data() != nullptr || x.n_elements() == 0; }
+
+}  // namespace
+
+Pending::Pending(std::unique_ptr<Work> work, CommSink* sink, const CommRecord& record)
+    : work_(std::move(work)), sink_(sink), record_(record) {}
+
+Pending& Pending::operator=(Pending&& other) {  // NOLINT(performance-noexcept-move-constructor)
+  if (this != &other) {
+    wait();
+    work_ = std::move(other.work_);
+    sink_ = other.sink_;
+    record_ = other.record_;
+  }
+  return *this;
+}
+
+Pending::~Pending() noexcept(false) {
+  // While an error unwinds, the peer may never come: the job is about to end, and nobody reads the
+  // buffer.
+  if (std::uncaught_exceptions() == 0) wait();
+}
+
+void Pending::wait() {
+  if (!work_) return;
+  const std::unique_ptr<Work> work = std::move(work_);
+  if (sink_ != nullptr) record_.wait_begin_ns = now_ns();
+  work->wait();
+  if (sink_ == nullptr) return;
+  record_.wait_end_ns = now_ns();
+  sink_->on_comm(record_);
+}
+
+Communicator::Communicator(GroupInfo group)
+    : group_(std::move(group)),
+      next_send_(static_cast<size_t>(group_.size), 0),
+      next_recv_(static_cast<size_t>(group_.size), 0) {
+  CHECK(group_.world_ranks.size() == static_cast<size_t>(group_.size));
+}
+
+CommRecord Communicator::record(CommOp op) const {
+  return {.op = op,
+          .axis = group_.axis,
+          .group_size = group_.size,
+          .group_id = group_.world_ranks.front()};
+}
+
+template <typename Do>
+void Communicator::collective(CommRecord record, Do&& work) {
+  record.sequence = next_collective_++;
+  if (sink_ == nullptr || size() == 1) {
+    work();
+    return;
+  }
+  record.post_begin_ns = now_ns();
+  work();
+  record.post_end_ns = record.wait_begin_ns = record.wait_end_ns = now_ns();
+  sink_->on_comm(record);
+}
+
+void Communicator::all_reduce(TensorView x) {
+  CHECK(x.dtype() == DType::F32 || x.dtype() == DType::BF16);
+  CHECK(holds_data(x));
+  if (before_all_reduce_) before_all_reduce_();
+  CommRecord mine = record(CommOp::all_reduce);
+  mine.payload_bytes = x.n_bytes();
+  if (size() > 1) {
+    mine.algorithm = all_reduce_algorithm(x.n_bytes());
+    mine.wire_bytes = all_reduce_wire_bytes(
+        mine.algorithm, x.n_elements(), dtype_bytes(x.dtype(), 1), rank(), size());
+  }
+  collective(mine, [&] {
+    if (x.n_elements() > 0) do_all_reduce(x, mine.algorithm);
+  });
+}
+
+void Communicator::all_gather(TensorView local, TensorView out) {
+  CHECK(out.n_bytes() == size() * local.n_bytes());
+  CHECK(holds_data(local) && holds_data(out));
+  CommRecord mine = record(CommOp::all_gather);
+  mine.algorithm = size() > 1 ? CommAlgorithm::direct : CommAlgorithm::none;
+  mine.payload_bytes = out.n_bytes();
+  mine.wire_bytes = (size() - 1) * local.n_bytes();
+  collective(mine, [&] {
+    if (out.n_elements() > 0) do_all_gather(local, out);
+  });
+}
+
+void Communicator::broadcast(TensorView x, int root) {
+  CHECK(root >= 0 && root < size() && holds_data(x));
+  CommRecord mine = record(CommOp::broadcast);
+  mine.algorithm = size() > 1 ? CommAlgorithm::direct : CommAlgorithm::none;
+  mine.payload_bytes = x.n_bytes();
+  mine.wire_bytes = rank() == root ? (size() - 1) * x.n_bytes() : 0;
+  collective(mine, [&] {
+    if (size() > 1 && x.n_elements() > 0) do_broadcast(x, root);
+  });
+}
+
+void Communicator::barrier() {
+  CommRecord mine = record(CommOp::barrier);
+  mine.algorithm = size() > 1 ? CommAlgorithm::direct : CommAlgorithm::none;
+  collective(mine, [&] {
+    if (size() > 1) do_barrier();
+  });
+}
+
+Pending Communicator::send(TensorView x, int target) {
+  CHECK(target >= 0 && target < size() && holds_data(x));
+  CommRecord mine = record(CommOp::send);
+  mine.sequence = next_send_[static_cast<size_t>(target)]++;
+  mine.wire_bytes = x.n_bytes();
+  return message(mine, x, target, [&] { return do_send(x, target); });
+}
+
+Pending Communicator::recv(TensorView x, int source) {
+  CHECK(source >= 0 && source < size() && holds_data(x));
+  CommRecord mine = record(CommOp::recv);
+  mine.sequence = next_recv_[static_cast<size_t>(source)]++;
+  return message(mine, x, source, [&] { return do_recv(x, source); });
+}
+
+template <typename Post>
+Pending Communicator::message(CommRecord record, TensorView x, int peer, Post&& post) {
+  record.algorithm = CommAlgorithm::direct;
+  record.peer = peer;
+  record.payload_bytes = x.n_bytes();
+  if (sink_ == nullptr || size() == 1) return {post(), nullptr, record};
+  record.post_begin_ns = now_ns();
+  std::unique_ptr<Pending::Work> work = post();
+  record.post_end_ns = now_ns();
+  return {std::move(work), sink_, record};
+}
+
+}  // namespace testbed

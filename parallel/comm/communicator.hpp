@@ -1,0 +1,146 @@
+// Communicator: the ranks of one group (one axis of the mesh). Public operations are non-virtual:
+// each states its payload, algorithm and wire bytes, stamps when this rank arrived and left, tells
+// the CommSink, and calls the private virtual that does the work. Wait and wire are told apart
+// afterwards from all ranks' stamps (runtime/measure/analysis.hpp): wait = last arrival - mine,
+// wire = end - last arrival.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kernels/base/tensor.hpp"
+#include "parallel/mesh.hpp"
+
+namespace testbed {
+
+enum class CommOp : uint8_t { all_reduce, all_gather, broadcast, barrier, send, recv };
+constexpr std::string_view comm_op_name(CommOp op) {
+  constexpr std::string_view names[] = {
+      "all_reduce", "all_gather", "broadcast", "barrier", "send", "recv"};
+  return names[static_cast<int>(op)];
+}
+
+// one_shot: every rank sends its whole payload to every other and sums all, (n-1)*payload sent per
+// device. two_shot: reduce-scatter then all-gather by direct exchange, 2(n-1)/n*payload sent per
+// device. direct: one message per pair. none: a group of one.
+enum class CommAlgorithm : uint8_t { none, direct, one_shot, two_shot };
+constexpr std::string_view algorithm_name(CommAlgorithm a) {
+  constexpr std::string_view names[] = {"none", "direct", "one-shot", "two-shot"};
+  return names[static_cast<int>(a)];
+}
+
+// One operation as this rank saw it; host monotonic clock. Blocking operations have wait_begin ==
+// wait_end == post_end.
+struct CommRecord {
+  CommOp op = CommOp::barrier;
+  Axis axis = Axis::world;
+  CommAlgorithm algorithm = CommAlgorithm::none;
+  int32_t group_size = 1;
+  int32_t peer = -1;     // rank within the group, send and recv only
+  int64_t group_id = 0;  // world rank of the group's rank 0
+  int64_t sequence =
+      0;  // counts the group's collectives; for send/recv the messages of this (source, target)
+  int64_t payload_bytes = 0;  // of the tensor, as nccl-tests counts them
+  int64_t wire_bytes = 0;     // sent by this device
+  int64_t post_begin_ns = 0;  // this rank arrived
+  int64_t post_end_ns = 0;    // the call returned
+  int64_t wait_begin_ns = 0;  // Pending::wait was entered
+  int64_t wait_end_ns = 0;    // Pending::wait returned: for a recv the data is here
+};
+
+class CommSink {
+ public:
+  virtual ~CommSink() = default;
+  virtual void on_comm(const CommRecord& record) = 0;
+};
+
+// A send or receive on its way. wait() returns when the buffer may be reused (send) or read (recv).
+// Destroying an unfinished Pending waits for it. Movable.
+class Pending {
+ public:
+  class Work {
+   public:
+    virtual ~Work() = default;
+    virtual void wait() = 0;  // throws CommError on the deadline, naming the peer
+  };
+  Pending() = default;
+  Pending(std::unique_ptr<Work> work, CommSink* sink, const CommRecord& record);
+  Pending(Pending&&) noexcept = default;
+  // Waits for what it held: may throw.
+  Pending& operator=(Pending&&);  // NOLINT(performance-noexcept-move-constructor)
+  ~Pending() noexcept(false);
+  void wait();
+
+ private:
+  std::unique_ptr<Work> work_;
+  CommSink* sink_ = nullptr;
+  CommRecord record_;
+};
+
+struct GroupInfo {
+  Axis axis = Axis::world;
+  int rank = 0;  // within the group
+  int size = 1;
+  std::vector<int> world_ranks;  // [size]
+};
+
+class Communicator {
+ public:
+  explicit Communicator(GroupInfo group);
+  virtual ~Communicator() = default;
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+
+  const GroupInfo& group() const { return group_; }
+  int rank() const { return group_.rank; }
+  int size() const { return group_.size; }
+  virtual std::string_view transport()
+      const = 0;  // "shm", "tcp", "mixed": what the messages travel over
+
+  // A group of one does nothing and reports nothing.
+  // Sums x over the ranks, in place; F32 or BF16 (summed in f32, in rank order, rounded once): the
+  // same bits on every rank and in every run.
+  void all_reduce(TensorView x);
+  // local [k...] from every rank, to out [size, k...] in rank order, on every rank.
+  void all_gather(TensorView local, TensorView out);
+  void broadcast(TensorView x, int root);
+  void barrier();
+  // Messages between one pair arrive in the order sent. n_bytes may exceed 2^31 (D23).
+  Pending send(TensorView x, int target);
+  Pending recv(TensorView x, int source);
+
+  // Who is told of each operation; nullptr (the default) stamps nothing.
+  void set_sink(CommSink* sink) { sink_ = sink; }
+  // Called on entry to each all_reduce, before its arrival is stamped (--inject delay).
+  void set_before_all_reduce(std::function<void()> hook) { before_all_reduce_ = std::move(hook); }
+
+ protected:
+  virtual CommAlgorithm all_reduce_algorithm(int64_t n_bytes) const = 0;
+
+ private:
+  virtual void do_all_reduce(TensorView x, CommAlgorithm algorithm) = 0;
+  virtual void do_all_gather(TensorView local, TensorView out) = 0;
+  virtual void do_broadcast(TensorView x, int root) = 0;
+  virtual void do_barrier() = 0;
+  virtual std::unique_ptr<Pending::Work> do_send(TensorView x, int target) = 0;
+  virtual std::unique_ptr<Pending::Work> do_recv(TensorView x, int source) = 0;
+
+  CommRecord record(CommOp op) const;
+  template <typename Do>
+  void collective(CommRecord record, Do&& work);
+  template <typename Post>
+  Pending message(CommRecord record, TensorView x, int peer, Post&& post);
+
+  GroupInfo group_;
+  CommSink* sink_ = nullptr;
+  std::function<void()> before_all_reduce_;
+  int64_t next_collective_ = 0;
+  std::vector<int64_t> next_send_;  // [size]
+  std::vector<int64_t> next_recv_;  // [size]
+};
+
+}  // namespace testbed

@@ -1,0 +1,69 @@
+// Collectives of CPU ranks over MPI point-to-point messages. Not MPI_Allreduce: which algorithm
+// that takes, and so what it sends, is not told, and it knows no bf16. Sums are taken in rank order
+// and the two-shot's are handed on, so that all ranks hold the same bits.
+#pragma once
+
+#include <mpi.h>
+
+#include <array>
+#include <string>
+#include <vector>
+
+#include "parallel/comm/communicator.hpp"
+#include "parallel/comm/mpi_wait.hpp"
+
+namespace testbed {
+
+// Where the algorithms change over. Measured with benchmarks/all_reduce.cpp on one host.
+struct AllReduceSizes {
+  int64_t one_shot_bytes = int64_t{32} << 10;  // up to this payload, and
+  int one_shot_ranks = 8;                      // this many ranks, one exchange instead of two
+  int64_t piece_bytes = int64_t{128} << 10;    // of a rank's part of a two-shot, in flight at once
+};
+
+class MpiCommunicator final : public Communicator {
+ public:
+  struct Options {
+    std::vector<std::string> hosts;  // [size]
+    std::string transport;
+    MpiWaiting waiting;
+    AllReduceSizes sizes;
+    int64_t largest_message = mpi_largest_message;
+  };
+  // The group's ranks call it together.
+  MpiCommunicator(GroupInfo group, Options options);
+  ~MpiCommunicator() override;
+  std::string_view transport() const override { return options_.transport; }
+
+ protected:
+  CommAlgorithm all_reduce_algorithm(int64_t n_bytes) const override;
+
+ private:
+  class MpiWork;
+  struct TwoShot;
+  void do_all_reduce(TensorView x, CommAlgorithm algorithm) override;
+  void do_all_gather(TensorView local, TensorView out) override;
+  void do_broadcast(TensorView x, int root) override;
+  void do_barrier() override;
+  std::unique_ptr<Pending::Work> do_send(TensorView x, int target) override;
+  std::unique_ptr<Pending::Work> do_recv(TensorView x, int source) override;
+
+  void one_shot(TensorView x);
+  void two_shot(TensorView x);
+  void post_contributions(const TwoShot& shot, int64_t step);
+  void sum_contributions(const TwoShot& shot, int64_t step);
+  void post_results(const TwoShot& shot, int64_t step);
+  std::byte* scratch(int64_t n_bytes);
+  void wait(MpiRequests& requests, std::string_view op);
+  std::string missing(std::string_view op, const std::vector<int>& peers) const;
+
+  Options options_;
+  MPI_Comm comm_ = MPI_COMM_NULL;
+  // Kept between calls, so that a call allocates nothing.
+  std::vector<std::byte> scratch_;
+  std::vector<const void*> parts_;            // [size]
+  std::array<MpiRequests, 2> contributions_;  // of even and odd steps
+  std::array<MpiRequests, 2> results_;
+};
+
+}  // namespace testbed
