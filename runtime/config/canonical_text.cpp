@@ -1,0 +1,111 @@
+// RunConfig and ModelConfig as JSON with sorted keys.
+#include <nlohmann/json.hpp>
+
+#include "runtime/config/run_config.hpp"
+
+namespace testbed {
+namespace {
+
+using nlohmann::json;
+
+template <typename T>
+json optional(const std::optional<T>& value) {
+  return value ? json(*value) : json(nullptr);
+}
+
+json rope_json(const RopeConfig& rope) {
+  return {{"kind", static_cast<int>(rope.kind)},
+          {"theta", rope.theta},
+          {"factor", rope.factor},
+          {"low_freq_factor", rope.low_freq_factor},
+          {"high_freq_factor", rope.high_freq_factor},
+          {"original_max_positions", rope.original_max_positions},
+          {"beta_fast", rope.beta_fast},
+          {"beta_slow", rope.beta_slow},
+          {"truncate", rope.truncate},
+          {"attention_factor", optional(rope.attention_factor)},
+          {"mscale", optional(rope.mscale)},
+          {"mscale_all_dim", optional(rope.mscale_all_dim)}};
+}
+
+json model_json(const ModelConfig& model) {
+  return {{"name", model.name},
+          {"family", model.family},
+          {"n_layers", model.n_layers},
+          {"d_model", model.d_model},
+          {"n_heads", model.n_heads},
+          {"n_kv_heads", model.n_kv_heads},
+          {"head_dim", model.head_dim},
+          {"d_ff", model.d_ff},
+          {"vocab_size", model.vocab_size},
+          {"max_positions", model.max_positions},
+          {"norm_eps", model.norm_eps},
+          {"tied_embeddings", model.tied_embeddings},
+          {"qkv_bias", model.qkv_bias},
+          {"output_bias", model.output_bias},
+          {"mlp_bias", model.mlp_bias},
+          {"qk_norm", model.qk_norm},
+          {"rope", rope_json(model.rope)},
+          {"layer_windows", model.layer_windows},
+          {"eos_ids", model.eos_ids},
+          {"bos_id", optional(model.bos_id)},
+          {"stored_dtype", dtype_name(model.stored_dtype)}};
+}
+
+json parallel_json(const ParallelConfig& p) {
+  return {{"tp", p.tp},
+          {"pp", p.pp},
+          {"cp", p.cp},
+          {"dp", optional(p.dp)},
+          {"ep", p.ep},
+          {"microbatches", optional(p.microbatches)},
+          {"virtual_stages", p.virtual_stages}};
+}
+
+json workload_json(const WorkloadConfig& w) {
+  return {{"batch", w.batch},
+          {"prompt_tokens", w.prompt_tokens},
+          {"gen_tokens", w.gen_tokens},
+          {"context", w.context},
+          {"prompt", optional(w.prompt)},
+          {"prompt_ids", w.prompt_ids},
+          {"prompts_file", optional(w.prompts_file)}};
+}
+
+json inject_json(const std::vector<DelayInjection>& inject) {
+  json list = json::array();
+  for (const DelayInjection& delay : inject)
+    list.push_back({{"rank", delay.rank}, {"us", delay.delay_us}, {"every", delay.every}});
+  return list;
+}
+
+json run_json(const RunConfig& run) {
+  return {{"model", run.model},
+          {"weights", optional(run.weights)},
+          {"layers", optional(run.layers)},
+          {"parallel", parallel_json(run.parallel)},
+          {"device", static_cast<int>(run.device)},
+          {"layout", static_cast<int>(run.layout)},
+          {"workload", workload_json(run.workload)},
+          {"weight_dtype", run.weight_dtype ? json(dtype_name(*run.weight_dtype)) : json("auto")},
+          {"compute_dtype", dtype_name(run.compute_dtype)},
+          {"seed", run.sampling.seed},
+          {"temperature", run.sampling.temperature},
+          {"top_p", run.sampling.top_p},
+          {"ignore_eos", run.sampling.ignore_eos},
+          {"warmup", run.warmup},
+          {"repeats", run.repeats},
+          {"check", static_cast<int>(run.check)},
+          {"inject", inject_json(run.inject)},
+          {"threads", optional(run.threads)},
+          {"kv_block_size", run.kv_block_size}};
+}
+
+}  // namespace
+
+std::string canonical_text(const RunConfig& run, const ModelConfig& model) {
+  const json document = {{"run", run_json(run)}, {"model", model_json(model)}};
+  return document.dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
+}  // namespace testbed

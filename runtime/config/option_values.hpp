@@ -1,0 +1,48 @@
+// Values of command line options, parsed: each helper throws a ConfigError that starts with the
+// option's name.
+#pragma once
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "kernels/base/errors.hpp"
+#include "runtime/config/run_config.hpp"
+#include "runtime/config/text_input.hpp"
+
+namespace testbed {
+
+inline constexpr int64_t max_ranks = 1 << 20;
+inline constexpr int64_t max_tokens = 1LL << 31;
+
+template <typename T>
+using Choices = std::vector<std::pair<std::string_view, T>>;
+
+template <typename T>
+T choose(std::string_view option, const std::string& value, const Choices<T>& choices) {
+  std::vector<std::string_view> names;
+  for (const auto& [name, choice] : choices) {
+    if (value == name) return choice;
+    names.push_back(name);
+  }
+  throw ConfigError(
+      fmt::format("{}: {} is not one of {}", option, in_quotes(value), fmt::join(names, ", ")));
+}
+
+// INTERFACE.md has it, the program does not yet: "--cp 2: context parallelism is not built yet".
+[[noreturn]] void not_built(std::string_view option, std::string_view what);
+
+std::vector<int32_t> parse_ids(const std::string& text);  // "1,2,3"
+
+DelayInjection parse_injection(const std::string& text);  // "delay:rank=2,us=5000[,every=N]"
+
+std::string require_text(std::string_view option, const std::string& value);  // not empty
+
+double parse_positive(std::string_view option, const std::string& value);
+
+}  // namespace testbed

@@ -1,0 +1,36 @@
+// Whether a split is legal for a model, and why not: the one place that decides. A refusal lists
+// the legal values.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "parallel/mesh.hpp"
+#include "runtime/config/model_config.hpp"
+#include "runtime/config/run_config.hpp"
+
+namespace testbed {
+
+// The ranks' mesh: dp is what tp*pp*cp leave over when it was not given. Throws ConfigError with
+// the arithmetic when the product is not the number of ranks (D17).
+Mesh resolve_mesh(const ParallelConfig& parallel, int world_size);
+
+// nullopt if tensor parallelism of this degree is legal: heads divide, KV heads divide or are
+// replicated (D1, D3), and every rank gets a share of d_ff. weight_block: elements of a
+// quantisation block along a matrix's columns, 1 if none (D4): d_ff and a rank's heads are cut on
+// block boundaries.
+std::optional<std::string> why_illegal_tp(const ModelConfig& config, int tp, int64_t weight_block);
+
+// The same for the whole split; the message of a refusal lists the legal values of the degree at
+// fault.
+std::optional<std::string> why_illegal(const ModelConfig& config,
+                                       const Mesh& mesh,
+                                       const ParallelConfig& parallel,
+                                       int64_t weight_block);
+
+// All legal tp degrees of a model, ascending.
+std::vector<int> legal_tp(const ModelConfig& config, int64_t weight_block);
+
+}  // namespace testbed
