@@ -1,0 +1,174 @@
+// Seeded random weights. Integer arithmetic and one rounding per element, so that every machine and
+// every sharding computes the same bits.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <map>
+#include <utility>
+
+#include "kernels/base/errors.hpp"
+#include "runtime/weights/convert.hpp"
+#include "runtime/weights/tensor_names.hpp"
+#include "runtime/weights/weight_source.hpp"
+
+namespace testbed {
+namespace {
+
+constexpr float matrix_std = 0.02F;  // Hugging Face's initializer_range
+constexpr float bias_std = 0.02F;
+constexpr float norm_std = 0.02F;  // around 1
+
+// The finaliser of SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators).
+constexpr uint64_t mix64(uint64_t x) {
+  x += 0x9e3779b97f4a7c15U;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9U;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebU;
+  return x ^ (x >> 31);
+}
+
+uint64_t tensor_key(uint64_t seed, std::string_view name) {
+  uint64_t key = mix64(seed);
+  for (const char c : name) key = mix64(key ^ static_cast<unsigned char>(c));
+  return key;
+}
+
+struct Key {
+  uint32_t add;
+  uint32_t flip;
+};
+
+// The key of elements [high << 32, (high + 1) << 32).
+Key block_key(uint64_t key, uint64_t high) {
+  const uint64_t k = mix64(key ^ (high * 0xd1342543de82ef95U));
+  return {static_cast<uint32_t>(k), static_cast<uint32_t>(k >> 32)};
+}
+
+// The sum of two uniform 16-bit numbers, centred: triangular on [-65535, 65535], zero mean.
+inline int32_t triangular(Key key, uint32_t index) {
+  uint32_t x = index + key.add;
+  x = (x ^ (x >> 16)) * 0x7feb352dU;
+  x ^= key.flip;  // so that two tensors are not shifted copies of one sequence
+  x = (x ^ (x >> 15)) * 0x846ca68bU;
+  x ^= x >> 16;
+  return static_cast<int32_t>((x & 0xffffU) + (x >> 16)) - 65535;
+}
+
+// Standard deviation of triangular(): sqrt(2 * (65536^2 - 1) / 12).
+constexpr double triangular_std = 26754.9;
+
+struct Distribution {
+  float mean;
+  float scale;
+};
+
+Distribution distribution(TensorKind kind) {
+  const auto scale = [](float std) {
+    return static_cast<float>(static_cast<double>(std) / triangular_std);
+  };
+  switch (kind) {
+    case TensorKind::matrix:
+      return {0.0F, scale(matrix_std)};
+    case TensorKind::norm:
+      return {1.0F, scale(norm_std)};
+    case TensorKind::bias:
+      return {0.0F, scale(bias_std)};
+  }
+  check_failed("known kind", __FILE__, __LINE__);
+}
+
+// Elements [first, first + n) of a tensor; they must not cross a multiple of 2^32.
+void generate(uint64_t key, int64_t first, int64_t n, Distribution shape, float* out) {
+  const Key block = block_key(key, static_cast<uint64_t>(first) >> 32);
+  const auto low = static_cast<uint32_t>(first);
+  const auto count = static_cast<uint32_t>(n);
+  if (shape.mean == 0.0F) {
+    for (uint32_t i = 0; i < count; ++i)
+      out[i] = static_cast<float>(triangular(block, low + i)) * shape.scale;
+    return;
+  }
+  for (uint32_t i = 0; i < count; ++i) {
+    const float deviation = static_cast<float>(triangular(block, low + i)) * shape.scale;
+    out[i] = shape.mean + deviation;
+  }
+}
+
+void round_to(DType dtype, int64_t n, float* values) {
+  if (dtype == DType::F32) return;
+  for (int64_t i = 0; i < n; ++i)
+    values[i] = dtype == DType::BF16 ? to_f32(to_bf16(values[i])) : to_f32(to_f16(values[i]));
+}
+
+class RandomWeights : public WeightSource {
+ public:
+  RandomWeights(const ModelConfig& config, uint64_t seed)
+      : dtype_(config.stored_dtype), seed_(seed) {
+    if (dtype_ != DType::F32 && dtype_ != DType::F16 && dtype_ != DType::BF16)
+      throw WeightsError(fmt::format("random weights: stored dtype {} is not one of f32, f16, bf16",
+                                     dtype_name(dtype_)));
+    for (TensorSpec& spec : required_tensors(config)) {
+      std::string name = spec.name;
+      tensors_.emplace(std::move(name), std::move(spec));
+    }
+  }
+
+  std::optional<StoredTensor> find(std::string_view name) const override {
+    const auto it = tensors_.find(name);
+    if (it == tensors_.end()) return std::nullopt;
+    return StoredTensor{dtype_, it->second.shape};
+  }
+
+  void read(std::string_view name,
+            IndexRange rows,
+            IndexRange cols,
+            TensorView dst) const override {
+    const auto it = tensors_.find(name);
+    if (it == tensors_.end())
+      throw WeightsError(fmt::format("{}: the model has no tensor '{}'", description(), name));
+    const Shape& shape = it->second.shape;
+    const int64_t n_cols = shape[-1];
+    CHECK(0 <= rows.begin && rows.begin <= rows.end &&
+          rows.end <= (shape.rank() == 1 ? 1 : shape[0]));
+    CHECK(0 <= cols.begin && cols.begin <= cols.end && cols.end <= n_cols);
+    CHECK(dst.n_elements() == rows.size() * cols.size());
+    const uint64_t key = tensor_key(seed_, name);
+    const Distribution values = distribution(it->second.kind);
+    auto* out = static_cast<std::byte*>(dst.data());
+    for (int64_t row = rows.begin; row < rows.end; ++row) {
+      write(key, row * n_cols + cols.begin, cols.size(), values, dst.dtype(), out);
+      out += dtype_bytes(dst.dtype(), cols.size());
+    }
+  }
+
+  std::string description() const override { return fmt::format("random(seed={})", seed_); }
+
+ private:
+  void write(
+      uint64_t key, int64_t first, int64_t n, Distribution values, DType to, std::byte* out) const {
+    constexpr int64_t chunk = 2048;
+    std::array<float, chunk> buffer;
+    while (n > 0) {
+      const int64_t to_boundary = (int64_t{1} << 32) - (first & 0xffffffff);
+      const int64_t m = std::min({chunk, n, to_boundary});
+      generate(key, first, m, values, buffer.data());
+      if (to != dtype_) round_to(dtype_, m, buffer.data());
+      convert_elements(DType::F32, reinterpret_cast<const std::byte*>(buffer.data()), m, to, out);
+      out += dtype_bytes(to, m);
+      first += m;
+      n -= m;
+    }
+  }
+
+  DType dtype_;
+  uint64_t seed_;
+  std::map<std::string, TensorSpec, std::less<>> tensors_;
+};
+
+}  // namespace
+
+std::unique_ptr<WeightSource> make_random_weights(const ModelConfig& config, uint64_t seed) {
+  return std::make_unique<RandomWeights>(config, seed);
+}
+
+}  // namespace testbed

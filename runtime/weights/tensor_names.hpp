@@ -1,0 +1,37 @@
+// The tensors a ModelConfig consists of, by their Hugging Face names. Random weights, validation
+// and the model loader all go by this list.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kernels/base/tensor.hpp"
+#include "runtime/config/model_config.hpp"
+
+namespace testbed {
+
+enum class TensorKind : uint8_t { matrix, norm, bias };
+
+struct TensorSpec {
+  std::string name;
+  Shape shape;  // matrix: [rows (output), cols (input)]; norm and bias: [n]
+  TensorKind kind = TensorKind::matrix;
+};
+
+inline constexpr std::string_view embedding_name = "model.embed_tokens.weight";
+inline constexpr std::string_view final_norm_name = "model.norm.weight";
+inline constexpr std::string_view head_name = "lm_head.weight";
+
+// "model.layers.3.self_attn.q_proj.weight" for (3, "self_attn.q_proj.weight").
+std::string layer_tensor_name(int64_t layer, std::string_view suffix);
+
+// Of one layer, in the order of the forward pass.
+std::vector<TensorSpec> layer_tensors(const ModelConfig& config, int64_t layer);
+
+// Of the whole model: embedding, layers, final norm, head (absent if tied).
+std::vector<TensorSpec> required_tensors(const ModelConfig& config);
+std::vector<std::string> tensor_names(const ModelConfig& config);
+
+}  // namespace testbed
