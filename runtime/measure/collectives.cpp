@@ -1,0 +1,222 @@
+// collectives_of: what each kind of collective moved, and how its time splits into wait and wire.
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <tuple>
+
+#include "runtime/measure/breakdown.hpp"
+
+namespace testbed {
+
+namespace {
+
+using Kind = std::tuple<std::string, Axis, Site, CommAlgorithm>;
+using Group = std::pair<int64_t, int64_t>;  // group id, or source and target of messages
+
+struct GroupSum {
+  int64_t calls = 0;
+  int64_t payload_bytes = 0;
+  int64_t n_steps = 0;  // of a member
+};
+
+// All calls of one kind, over all repeats.
+struct KindSum {
+  int n = 1;
+  int64_t calls = 0;
+  int64_t payload_bytes = 0;
+  int64_t wire_bytes = 0;
+  int64_t min_payload = INT64_MAX;
+  int64_t max_payload = 0;
+  int64_t unresolved = 0;
+  std::map<Group, GroupSum> groups;
+  std::map<int, int64_t> wire_ns_of_rank;
+  std::vector<double> wait_us;
+  std::vector<double> wire_us;
+  std::vector<double> wire_bound_us;
+  std::map<int, std::vector<double>> lateness_us;  // by rank, of the calls it was last in
+};
+
+const CommEvent& event_of(const Breakdown& breakdown, const CommCall::Member& member) {
+  return breakdown.timeline(member.rank).comms[static_cast<size_t>(member.event)];
+}
+
+bool is_message(const CommRecord& record) {
+  return record.op == CommOp::send || record.op == CommOp::recv;
+}
+
+// The rank that came last, and how long after the one before; nothing if the clocks cannot tell.
+void add_latest(const Breakdown& breakdown, const CommCall& call, KindSum& kind) {
+  std::vector<CommCall::Member> order = call.members;
+  std::stable_sort(order.begin(), order.end(), [](const auto& a, const auto& b) {
+    return a.arrival_ns < b.arrival_ns;
+  });
+  const CommCall::Member& last = order[order.size() - 1];
+  const CommCall::Member& previous = order[order.size() - 2];
+  const int64_t late_ns = last.arrival_ns - previous.arrival_ns;
+  const int64_t error_ns =
+      clock_error_ns(breakdown.timeline(last.rank), breakdown.timeline(previous.rank));
+  if (late_ns == 0 || late_ns < error_ns) return;
+  kind.lateness_us[last.rank].push_back(ns_to_us(late_ns));
+}
+
+// How long a message was under way: from when both sides were there until the receiver had it. Only
+// a bound if the receiver was busy when it was sent.
+void add_message_wire(const Breakdown& breakdown, const CommCall::Member& receiver, KindSum& kind) {
+  const CommRecord& record = event_of(breakdown, receiver).comm;
+  const int64_t ready_ns =
+      breakdown.comms
+          .timings[static_cast<size_t>(receiver.rank)][static_cast<size_t>(receiver.event)]
+          .ready_ns;
+  const int64_t begin_ns = std::max(record.post_begin_ns, ready_ns);
+  const double us = ns_to_us(std::max<int64_t>(0, record.wait_end_ns - begin_ns));
+  (ready_ns >= record.wait_begin_ns ? kind.wire_us : kind.wire_bound_us).push_back(us);
+}
+
+// A collective is under way until the last of its ranks leaves.
+void add_collective_wire(const Breakdown& breakdown, const CommCall& call, KindSum& kind) {
+  int64_t wire_ns = 0;
+  for (const CommCall::Member& member : call.members) {
+    wire_ns = std::max(wire_ns,
+                       breakdown.rank(member.rank).comm_wire_ns[static_cast<size_t>(member.event)]);
+  }
+  kind.wire_us.push_back(ns_to_us(wire_ns));
+}
+
+void add_member(const Breakdown& breakdown, const CommCall::Member& member, KindSum& kind) {
+  const auto event = static_cast<size_t>(member.event);
+  const RankBreakdown& rank = breakdown.rank(member.rank);
+  kind.wire_ns_of_rank[member.rank] += rank.comm_wire_ns[event];
+  if (breakdown.comms.timings[static_cast<size_t>(member.rank)][event].unresolved) {
+    ++kind.unresolved;
+  } else if (event_of(breakdown, member).comm.op != CommOp::send) {
+    kind.wait_us.push_back(ns_to_us(rank.comm_blocked_ns[event]));
+  }
+}
+
+void add_call(const Breakdown& breakdown, const CommCall& call, Phase phase, KindSum& kind) {
+  const CommCall::Member& first = call.members.front();
+  const CommRecord& record = event_of(breakdown, first).comm;
+  const bool message = is_message(record);
+  int64_t wire_bytes = 0;
+  for (const CommCall::Member& member : call.members) {
+    wire_bytes = std::max(wire_bytes, event_of(breakdown, member).comm.wire_bytes);
+    add_member(breakdown, member, kind);
+  }
+  kind.n = message ? 2 : record.group_size;
+  ++kind.calls;
+  kind.payload_bytes += record.payload_bytes;
+  kind.wire_bytes += wire_bytes;
+  kind.min_payload = std::min(kind.min_payload, record.payload_bytes);
+  kind.max_payload = std::max(kind.max_payload, record.payload_bytes);
+  if (message) {
+    add_message_wire(breakdown, call.members.back(), kind);
+  } else {
+    add_collective_wire(breakdown, call, kind);
+    if (call.members.size() > 1) add_latest(breakdown, call, kind);
+  }
+
+  const Group id =
+      message ? Group{first.rank, call.members.back().rank} : Group{record.group_id, 0};
+  GroupSum& group = kind.groups[id];
+  ++group.calls;
+  group.payload_bytes += record.payload_bytes;
+  group.n_steps = breakdown.n_steps(first.rank, phase);
+}
+
+std::vector<LateRank> latest_of(const KindSum& kind) {
+  std::vector<LateRank> latest;
+  for (const auto& [rank, late_us] : kind.lateness_us) {
+    double total_us = 0.0;
+    for (const double us : late_us) total_us += us;
+    latest.push_back({rank, static_cast<int64_t>(late_us.size()), median(late_us), total_us});
+  }
+  std::stable_sort(latest.begin(), latest.end(), [](const LateRank& a, const LateRank& b) {
+    return a.total_us > b.total_us;
+  });
+  return latest;
+}
+
+// busbw / algbw, as nccl-tests has it: what each link of an ideal algorithm would carry.
+std::optional<double> bus_factor(std::string_view op, int n) {
+  const double size = n;
+  if (n < 2) return std::nullopt;
+  if (op == "all_reduce") return 2.0 * (size - 1.0) / size;
+  if (op == "all_gather") return (size - 1.0) / size;
+  if (op == "send_recv" || op == "broadcast") return 1.0;
+  return std::nullopt;
+}
+
+void add_bandwidth(CollectiveRecord& record, double mean_payload_bytes) {
+  if (record.n < 2 || record.wire_us.median <= 0.0 || mean_payload_bytes <= 0.0) return;
+  record.algbw_gb_s = mean_payload_bytes / record.wire_us.median * 1e-3;
+  const std::optional<double> factor = bus_factor(record.op, record.n);
+  if (factor) record.busbw_gb_s = *record.algbw_gb_s * *factor;
+}
+
+CollectiveRecord record_of(const Breakdown& breakdown,
+                           Phase phase,
+                           const Kind& name,
+                           const KindSum& kind) {
+  const auto& [op, axis, site, algorithm] = name;
+  CollectiveRecord record;
+  record.op = op;
+  record.axis = axis_name(axis);
+  record.site = site_name(site);
+  record.algorithm = algorithm_name(algorithm);
+  const auto transport = breakdown.input.transports.find(axis);
+  record.transport = kind.n == 1                                     ? "none"
+                     : transport == breakdown.input.transports.end() ? "unknown"
+                                                                     : transport->second;
+  record.n = kind.n;
+  record.calls = kind.calls;
+  record.groups = static_cast<int64_t>(kind.groups.size());
+  for (const auto& [id, group] : kind.groups) {
+    record.per_step =
+        std::max(record.per_step, per(static_cast<double>(group.calls), group.n_steps));
+    record.payload_bytes_per_step =
+        std::max(record.payload_bytes_per_step, per_rounded(group.payload_bytes, group.n_steps));
+  }
+  record.uniform = kind.min_payload == kind.max_payload;
+  record.payload_bytes = per_rounded(kind.payload_bytes, kind.calls);
+  record.wire_bytes_per_device = per_rounded(kind.wire_bytes, kind.calls);
+  if (!kind.wait_us.empty() && static_cast<int64_t>(kind.wait_us.size()) >= kind.unresolved) {
+    record.wait_us = median(kind.wait_us);
+  }
+  record.wire_is_bound = kind.wire_us.empty();
+  const Summary wire = summarise(record.wire_is_bound ? kind.wire_bound_us : kind.wire_us);
+  record.wire_us = {wire.median, wire.p90, wire.max};
+  int64_t n_steps = 0;
+  int64_t wire_ns = 0;
+  for (const auto& [rank, ns] : kind.wire_ns_of_rank) {
+    wire_ns += ns;
+    n_steps += breakdown.n_steps(rank, phase);
+  }
+  record.exposed_us = per(ns_to_us(wire_ns), n_steps);
+  record.unresolved = kind.unresolved;
+  record.latest = latest_of(kind);
+  add_bandwidth(record, per(static_cast<double>(kind.payload_bytes), kind.calls));
+  return record;
+}
+
+}  // namespace
+
+std::vector<CollectiveRecord> collectives_of(const Breakdown& breakdown, Phase phase) {
+  std::map<Kind, KindSum> kinds;
+  for (const CommCall& call : breakdown.comms.calls) {
+    // A message counts where it was received.
+    const CommEvent& event = event_of(breakdown, call.members.back());
+    if (!in_phase(event.scope, phase)) continue;
+    const std::string op =
+        is_message(event.comm) ? "send_recv" : std::string(comm_op_name(event.comm.op));
+    KindSum& kind = kinds[{op, event.comm.axis, event.scope.site, event.comm.algorithm}];
+    add_call(breakdown, call, phase, kind);
+  }
+  std::vector<CollectiveRecord> records;
+  records.reserve(kinds.size());
+  for (const auto& [name, kind] : kinds) {
+    records.push_back(record_of(breakdown, phase, name, kind));
+  }
+  return records;
+}
+
+}  // namespace testbed

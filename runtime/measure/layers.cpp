@@ -1,0 +1,153 @@
+// layers_of and pipeline_of: where in the model the bytes and the time went.
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "runtime/measure/breakdown.hpp"
+#include "runtime/measure/bubble.hpp"
+
+namespace testbed {
+
+namespace {
+
+// One device's part of a layer, over all repeats.
+struct LayerSum {
+  int64_t weight_bytes = 0;
+  int64_t kv_bytes = 0;
+  int64_t all_reduce_payload_bytes = 0;
+  int64_t all_reduce_wire_bytes = 0;
+  int64_t memory_ns = 0;
+  int64_t wire_ns = 0;
+  int64_t wait_ns = 0;
+};
+
+std::map<int32_t, LayerSum> sums_of(const Breakdown& breakdown, int rank, Phase phase) {
+  std::map<int32_t, LayerSum> layers;
+  const RankTimeline& timeline = breakdown.timeline(rank);
+  const RankBreakdown& parts = breakdown.rank(rank);
+  for (size_t i = 0; i < timeline.ops.size(); ++i) {
+    const OpEvent& event = timeline.ops[i];
+    if (!in_phase(event.scope, phase)) continue;
+    LayerSum& sum = layers[event.scope.layer];
+    sum.weight_bytes += event.op.cost.weight_bytes;
+    sum.kv_bytes += event.op.cost.kv_bytes;
+    sum.memory_ns += parts.op_memory_ns[i];
+  }
+  for (size_t i = 0; i < timeline.comms.size(); ++i) {
+    const CommEvent& event = timeline.comms[i];
+    if (!in_phase(event.scope, phase) || event.comm.axis != Axis::tp) continue;
+    LayerSum& sum = layers[event.scope.layer];
+    sum.wire_ns += parts.comm_wire_ns[i];
+    sum.wait_ns += parts.comm_blocked_ns[i];
+    if (event.comm.op != CommOp::all_reduce) continue;
+    sum.all_reduce_payload_bytes += event.comm.payload_bytes;
+    sum.all_reduce_wire_bytes += event.comm.wire_bytes;
+  }
+  return layers;
+}
+
+void add_device(const LayerSum& sum, int64_t n_steps, const Coordinates& c, LayerRecord& layer) {
+  layer.weight_bytes += per_rounded(sum.weight_bytes, n_steps);
+  layer.kv_bytes += per_rounded(sum.kv_bytes, n_steps);
+  layer.memory_ms += per(ns_to_ms(sum.memory_ns), n_steps);
+  layer.wire_ms += per(ns_to_ms(sum.wire_ns), n_steps);
+  layer.wait_ms += per(ns_to_ms(sum.wait_ns), n_steps);
+  // One tp group stands for the replicas: its first rank. (Outside the layers there is one such
+  // rank a stage: their all-reduces add up.)
+  if (c.tp == 0 && c.cp == 0 && c.dp == 0) {
+    layer.all_reduce_payload_bytes += per_rounded(sum.all_reduce_payload_bytes, n_steps);
+    layer.all_reduce_wire_bytes += per_rounded(sum.all_reduce_wire_bytes, n_steps);
+  }
+}
+
+// Distinct microbatches of one step, the most of any.
+int effective_microbatches(const Breakdown& breakdown, Phase phase) {
+  std::map<std::pair<int32_t, int32_t>, std::set<int32_t>> seen;  // (repeat, step)
+  size_t most = 1;
+  for (const OpEvent& event : breakdown.timeline(0).ops) {
+    if (!in_phase(event.scope, phase) || event.scope.microbatch < 0) continue;
+    auto& microbatches = seen[{event.scope.repeat, event.scope.step}];
+    microbatches.insert(event.scope.microbatch);
+    most = std::max(most, microbatches.size());
+  }
+  return static_cast<int>(most);
+}
+
+struct StageSum {
+  std::set<int> layers;
+  int64_t n_steps = 0;  // of all its devices
+  int64_t window_ns = 0;
+  int64_t transfer_ns = 0;
+  int64_t bubble_ns = 0;
+};
+
+void add_rank(const Breakdown& breakdown, int rank, Phase phase, StageSum& stage) {
+  for (const OpEvent& event : breakdown.timeline(rank).ops) {
+    if (in_phase(event.scope, phase) && event.scope.layer >= 0) {
+      stage.layers.insert(event.scope.layer);
+    }
+  }
+  for (const StepParts& step : breakdown.rank(rank).steps) {
+    if (step.phase != phase) continue;
+    ++stage.n_steps;
+    stage.window_ns += step.window_ns;
+    stage.transfer_ns += step.pp_interconnect_ns;
+    stage.bubble_ns += step.part_ns[static_cast<int>(Part::bubble)];
+  }
+}
+
+}  // namespace
+
+std::vector<LayerRecord> layers_of(const Breakdown& breakdown, Phase phase) {
+  std::map<int32_t, LayerRecord> layers;
+  std::map<int32_t, int64_t> n_devices;
+  for (int rank = 0; rank < breakdown.world_size(); ++rank) {
+    const int64_t n_steps = breakdown.n_steps(rank, phase);
+    for (const auto& [index, sum] : sums_of(breakdown, rank, phase)) {
+      LayerRecord& layer = layers[index];
+      layer.layer = index;
+      ++n_devices[index];
+      add_device(sum, n_steps, breakdown.timeline(rank).coordinates, layer);
+    }
+  }
+  std::vector<LayerRecord> result;
+  for (auto& [index, layer] : layers) {
+    layer.memory_ms = per(layer.memory_ms, n_devices[index]);
+    layer.wire_ms = per(layer.wire_ms, n_devices[index]);
+    layer.wait_ms = per(layer.wait_ms, n_devices[index]);
+    result.push_back(layer);
+  }
+  return result;
+}
+
+std::optional<PipelineRecord> pipeline_of(const Breakdown& breakdown, Phase phase) {
+  const int n_stages = breakdown.input.mesh.pp;
+  if (n_stages == 1) return std::nullopt;
+  std::vector<StageSum> sums(static_cast<size_t>(n_stages));
+  for (int rank = 0; rank < breakdown.world_size(); ++rank) {
+    const auto stage = static_cast<size_t>(breakdown.timeline(rank).coordinates.pp);
+    add_rank(breakdown, rank, phase, sums[stage]);
+  }
+  PipelineRecord pipeline;
+  pipeline.flushed = phase != Phase::decode;
+  pipeline.effective_microbatches = effective_microbatches(breakdown, phase);
+  pipeline.bubble_formula =
+      pipeline.flushed
+          ? flushed_bubble(n_stages,
+                           pipeline.effective_microbatches,
+                           breakdown.input.run.parallel.virtual_stages)
+          : std::optional<double>(decode_bubble(n_stages, pipeline.effective_microbatches));
+  for (int i = 0; i < n_stages; ++i) {
+    const StageSum& sum = sums[static_cast<size_t>(i)];
+    StageRecord stage{.stage = i, .layers = {sum.layers.begin(), sum.layers.end()}};
+    stage.busy_ms = per(ns_to_ms(sum.window_ns - sum.transfer_ns - sum.bubble_ns), sum.n_steps);
+    stage.transfer_ms = per(ns_to_ms(sum.transfer_ns), sum.n_steps);
+    stage.idle_ms = per(ns_to_ms(sum.bubble_ns), sum.n_steps);
+    pipeline.bubble_measured +=
+        per(static_cast<double>(sum.bubble_ns), sum.window_ns) / static_cast<double>(n_stages);
+    pipeline.stages.push_back(std::move(stage));
+  }
+  return pipeline;
+}
+
+}  // namespace testbed
