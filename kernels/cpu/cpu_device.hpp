@@ -1,0 +1,60 @@
+// CpuDevice: one MPI rank with its threads. Weights are repacked once into the layout that serves decode and prefill
+// (PackedMatrix); ops are the kernels of this folder, in the best instruction set the processor has.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "kernels/cpu/isa.hpp"
+#include "kernels/cpu/thread_pool.hpp"
+#include "kernels/device.hpp"
+
+namespace testbed {
+
+class CpuDevice final : public Device {
+ public:
+  // The pool may be shared by several devices of one rank (a check computes in two dtypes).
+  CpuDevice(std::shared_ptr<cpu::ThreadPool> pool, cpu::Isa isa, DType compute_dtype);
+
+  std::string_view kind() const override { return "cpu"; }
+  std::string description() const override;
+  DType compute_dtype() const override { return compute_dtype_; }
+  Tensor allocate(DType dtype, Shape shape) override;
+  WeightMatrix allocate_weight(int64_t n_rows, int64_t n_cols, DType dtype) override;
+  void store_rows(const WeightMatrix& weight, int64_t first_row, TensorView rows) override;
+
+ private:
+  void do_embed(std::span<const int32_t> ids,
+                const WeightMatrix& table,
+                int64_t first_id,
+                TensorView out) override;
+  void do_rms_norm(TensorView x, TensorView weight, float eps, TensorView out) override;
+  void do_add_rms_norm(TensorView residual,
+                       TensorView x,
+                       TensorView weight,
+                       float eps,
+                       TensorView out) override;
+  void do_add(TensorView residual, TensorView x) override;
+  void do_head_norm(TensorView x, TensorView weight, float eps) override;
+  void do_linear(TensorView x, const WeightMatrix& weight, TensorView bias, TensorView y) override;
+  void do_rope(TensorView x,
+               std::span<const int64_t> positions,
+               const RopeFrequencies& frequencies) override;
+  void do_write_kv(TensorView k,
+                   TensorView v,
+                   const KvView& kv,
+                   std::span<const int64_t> slots) override;
+  void do_attention(TensorView q,
+                    const KvView& kv,
+                    const AttentionParams& params,
+                    TensorView out) override;
+  void do_swiglu(TensorView gate_up, TensorView out) override;
+  void do_gather_rows(TensorView x, std::span<const int64_t> rows, TensorView out) override;
+  void do_row_max(TensorView logits, std::span<RowMax> out) override;
+
+  std::shared_ptr<cpu::ThreadPool> pool_;
+  cpu::Isa isa_;
+  DType compute_dtype_;
+};
+
+}  // namespace testbed

@@ -1,0 +1,41 @@
+// The ops between the matrix products. Activations F32 or BF16; arithmetic in f32, one rounding at the store.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "kernels/base/row_max.hpp"
+#include "kernels/base/tensor.hpp"
+#include "kernels/cpu/isa.hpp"
+#include "kernels/cpu/thread_pool.hpp"
+
+namespace testbed::cpu {
+
+// out = x / sqrt(mean(x^2) + eps) * weight, over the last dimension. x, out [m, d]; weight F32 [d]. out may be x.
+void rms_norm(TensorView x, TensorView weight, float eps, TensorView out, ThreadPool& pool, Isa isa);
+// residual += x (rounded to its dtype); out = rms_norm(residual).
+void add_rms_norm(TensorView residual,
+                  TensorView x,
+                  TensorView weight,
+                  float eps,
+                  TensorView out,
+                  ThreadPool& pool,
+                  Isa isa);
+void add(TensorView residual, TensorView x, ThreadPool& pool, Isa isa);
+// Rotates pairs (i, i + head_dim / 2) of x [m, heads, head_dim] in place by positions[row] * inv_freq[i]; cos and sin are
+// computed in double, times multiplier.
+void rope(TensorView x,
+          std::span<const int64_t> positions,
+          std::span<const double> inv_freq,
+          double multiplier,
+          ThreadPool& pool,
+          Isa isa);
+// out[m, f] = silu(gate) * up, gate_up [m, 2f] = gate | up.
+void swiglu(TensorView gate_up, TensorView out, ThreadPool& pool, Isa isa);
+// F32 <-> BF16, same number of elements.
+void convert(TensorView from, TensorView to, ThreadPool& pool, Isa isa);
+
+// Of each row of x F32 [r, n], n >= 1.
+void row_max(TensorView x, std::span<RowMax> out, ThreadPool& pool, Isa isa);
+
+}  // namespace testbed::cpu

@@ -1,0 +1,179 @@
+// The loops of ElementwiseKernels over a vector type: included by one .cpp per instruction set,
+// which first defines `Lanes` in an anonymous namespace. Everything here has internal linkage:
+// nothing may be merged with a copy that was compiled for another instruction set.
+//
+// Lanes: width; V; load(float*), load(bf16*), store(float*, V), store(bf16*, V) (to nearest even);
+// set1, add, sub, mul, div, fma(a, b, c) = a b + c, max(a, b) and min(a, b) (b where one is NaN),
+// round, power_of_two(integral V).
+#pragma once
+
+#include "kernels/cpu/elementwise_kernels.hpp"
+#include "kernels/cpu/lanes_math.hpp"
+
+namespace testbed::cpu {
+namespace {
+
+// What is left at the end of a row goes through a buffer of one vector; the rest of it is zero.
+template <typename T>
+struct Tail {
+  alignas(64) T values[width] = {};
+  Tail() = default;
+  Tail(const T* from, int64_t n) {
+    for (int64_t i = 0; i < n; ++i) values[i] = from[i];
+  }
+  void copy_to(T* to, int64_t n) const {
+    for (int64_t i = 0; i < n; ++i) to[i] = values[i];
+  }
+};
+
+// Four independent sums hide the latency of the addition.
+constexpr int64_t n_sums = 4;
+
+template <typename T, typename Value>
+float sum_of_squares(int64_t n, const Value& value) {
+  V sums[n_sums];
+  for (V& sum : sums) sum = Lanes::set1(0.0F);
+  int64_t i = 0;
+  for (; i + n_sums * width <= n; i += n_sums * width) {
+    for (int64_t s = 0; s < n_sums; ++s) {
+      const V x = value(i + s * width, width);
+      sums[s] = Lanes::fma(x, x, sums[s]);
+    }
+  }
+  for (; i < n; i += width) {
+    const V x = value(i, n - i < width ? n - i : width);
+    sums[0] = Lanes::fma(x, x, sums[0]);
+  }
+  return sum_lanes(Lanes::add(Lanes::add(sums[0], sums[1]), Lanes::add(sums[2], sums[3])));
+}
+
+template <typename T>
+float sum_squares(const T* x, int64_t n) {
+  return sum_of_squares<T>(n, [x](int64_t i, int64_t count) {
+    return count == width ? Lanes::load(x + i) : Lanes::load(Tail<T>(x + i, count).values);
+  });
+}
+
+template <typename T>
+float add_sum_squares(T* residual, const T* x, int64_t n) {
+  return sum_of_squares<T>(n, [residual, x](int64_t i, int64_t count) {
+    if (count == width) {
+      Lanes::store(residual + i, Lanes::add(Lanes::load(residual + i), Lanes::load(x + i)));
+      return Lanes::load(residual + i);
+    }
+    Tail<T> sum(residual + i, count);
+    Lanes::store(sum.values,
+                 Lanes::add(Lanes::load(sum.values), Lanes::load(Tail<T>(x + i, count).values)));
+    sum.copy_to(residual + i, count);
+    return Lanes::load(sum.values);
+  });
+}
+
+template <typename T>
+void scale(const T* x, float factor, const float* weight, T* out, int64_t n) {
+  const V f = Lanes::set1(factor);
+  int64_t i = 0;
+  for (; i + width <= n; i += width) {
+    Lanes::store(out + i, Lanes::mul(Lanes::mul(Lanes::load(x + i), f), Lanes::load(weight + i)));
+  }
+  if (i == n) return;
+  Tail<T> tail(x + i, n - i);
+  const V w = Lanes::load(Tail<float>(weight + i, n - i).values);
+  Lanes::store(tail.values, Lanes::mul(Lanes::mul(Lanes::load(tail.values), f), w));
+  tail.copy_to(out + i, n - i);
+}
+
+V silu_times(V gate, V up) {
+  const V e = exponential(Lanes::sub(Lanes::set1(0.0F), gate));
+  return Lanes::mul(Lanes::div(gate, Lanes::add(Lanes::set1(1.0F), e)), up);
+}
+
+template <typename T>
+void swiglu(const T* gate, const T* up, T* out, int64_t n) {
+  int64_t i = 0;
+  for (; i + width <= n; i += width) {
+    Lanes::store(out + i, silu_times(Lanes::load(gate + i), Lanes::load(up + i)));
+  }
+  if (i == n) return;
+  Tail<T> tail(gate + i, n - i);
+  Lanes::store(tail.values,
+               silu_times(Lanes::load(tail.values), Lanes::load(Tail<T>(up + i, n - i).values)));
+  tail.copy_to(out + i, n - i);
+}
+
+template <typename T>
+void rotate_lanes(T* low, T* high, const float* cosine, const float* sine) {
+  const V a = Lanes::load(low);
+  const V b = Lanes::load(high);
+  const V c = Lanes::load(cosine);
+  const V s = Lanes::load(sine);
+  Lanes::store(low, Lanes::sub(Lanes::mul(a, c), Lanes::mul(b, s)));
+  Lanes::store(high, Lanes::add(Lanes::mul(b, c), Lanes::mul(a, s)));
+}
+
+template <typename T>
+void rotate(T* low, T* high, const float* cosine, const float* sine, int64_t n) {
+  int64_t i = 0;
+  for (; i + width <= n; i += width) rotate_lanes(low + i, high + i, cosine + i, sine + i);
+  if (i == n) return;
+  Tail<T> a(low + i, n - i);
+  Tail<T> b(high + i, n - i);
+  const Tail<float> c(cosine + i, n - i);
+  const Tail<float> s(sine + i, n - i);
+  rotate_lanes(a.values, b.values, c.values, s.values);
+  a.copy_to(low + i, n - i);
+  b.copy_to(high + i, n - i);
+}
+
+template <typename From, typename To>
+void convert(const From* from, To* to, int64_t n) {
+  int64_t i = 0;
+  for (; i + width <= n; i += width) Lanes::store(to + i, Lanes::load(from + i));
+  if (i == n) return;
+  Tail<To> tail;
+  Lanes::store(tail.values, Lanes::load(Tail<From>(from + i, n - i).values));
+  tail.copy_to(to + i, n - i);
+}
+
+RowMax row_max(const float* x, int64_t n) {
+  V maximum = Lanes::set1(-__builtin_inff());
+  V zero_or_nan = Lanes::set1(0.0F);
+  int64_t i = 0;
+  for (; i + width <= n; i += width) {
+    const V v = Lanes::load(x + i);
+    maximum = Lanes::max(v, maximum);  // keeps the maximum where v is NaN
+    zero_or_nan = Lanes::fma(v, Lanes::set1(0.0F), zero_or_nan);
+  }
+  alignas(64) float lanes[width];
+  Lanes::store(lanes, maximum);
+  RowMax result{.value = lanes[0], .index = 0, .finite = sum_lanes(zero_or_nan) == 0.0F};
+  const auto take = [&result](float v) { result.value = v > result.value ? v : result.value; };
+  for (const float lane : lanes) take(lane);
+  for (; i < n; ++i) {
+    take(x[i]);
+    result.finite = result.finite && x[i] - x[i] == 0.0F;
+  }
+  for (int64_t j = 0; j < n; ++j) {
+    if (x[j] == result.value) {
+      result.index = static_cast<int32_t>(j);
+      break;
+    }
+  }
+  return result;
+}
+
+template <typename T>
+constexpr ActivationKernels<T> activation_kernels = {.sum_squares = sum_squares<T>,
+                                                     .add_sum_squares = add_sum_squares<T>,
+                                                     .scale = scale<T>,
+                                                     .swiglu = swiglu<T>,
+                                                     .rotate = rotate<T>};
+
+constexpr ElementwiseKernels kernels = {.f32 = activation_kernels<float>,
+                                        .bf = activation_kernels<bf16>,
+                                        .narrow = convert<float, bf16>,
+                                        .widen = convert<bf16, float>,
+                                        .row_max = row_max};
+
+}  // namespace
+}  // namespace testbed::cpu

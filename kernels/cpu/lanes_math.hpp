@@ -1,0 +1,36 @@
+// Functions of a vector, over the Lanes that the including file has defined before.
+#pragma once
+
+#include <cstdint>
+
+namespace testbed::cpu {
+namespace {
+
+using V = Lanes::V;
+constexpr int64_t width = Lanes::width;
+
+float sum_lanes(V v) {
+  alignas(64) float lanes[width];
+  Lanes::store(lanes, v);
+  for (int64_t half = width / 2; half > 0; half /= 2) {
+    for (int64_t i = 0; i < half; ++i) lanes[i] += lanes[i + half];
+  }
+  return lanes[0];
+}
+
+// exp(x) = 2^k exp(r), k = round(x / ln 2), |r| <= ln(2) / 2: the Taylor polynomial of degree 7
+// leaves out less than 0.35^8 / 8! = 6e-9 of it. ln 2 is taken off in two parts, the first exact in
+// 12 bits so that k times it is. Below -87 and above 88 the ends of the range; NaN stays NaN.
+V exponential(V x) {
+  x = Lanes::min(Lanes::set1(88.0F), Lanes::max(Lanes::set1(-87.0F), x));
+  const V k = Lanes::round(Lanes::mul(x, Lanes::set1(1.44269504F)));
+  V r = Lanes::fma(k, Lanes::set1(-0.693359375F), x);
+  r = Lanes::fma(k, Lanes::set1(2.12194440e-4F), r);
+  constexpr float coefficients[] = {1.0F / 720, 1.0F / 120, 1.0F / 24, 1.0F / 6, 0.5F, 1.0F, 1.0F};
+  V sum = Lanes::set1(1.0F / 5040);
+  for (const float c : coefficients) sum = Lanes::fma(sum, r, Lanes::set1(c));
+  return Lanes::mul(sum, Lanes::power_of_two(k));
+}
+
+}  // namespace
+}  // namespace testbed::cpu

@@ -1,0 +1,10 @@
+// The processor's name, as the operating system gives it.
+#pragma once
+
+#include <string>
+
+namespace testbed::cpu {
+
+std::string processor_name();
+
+}  // namespace testbed::cpu
