@@ -1,0 +1,38 @@
+// What a run will hold in memory, rank by rank, before anything large is allocated; refuses what
+// does not fit.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "parallel/comm/control.hpp"
+#include "runtime/measure/run_record.hpp"
+
+namespace testbed {
+
+// The memory that the ranks of this host may use together: the smaller of MemAvailable and what the
+// cgroup leaves.
+int64_t host_memory_bytes();
+
+// Activations of a step of n_tokens rows and n_logits_rows rows of logits, from the shapes a step
+// takes: an upper bound.
+struct WorkspaceShape {
+  int64_t n_tokens = 0;
+  int64_t n_logits_rows = 0;
+  int64_t d_model = 0;
+  int64_t d_ff_local = 0;
+  int64_t heads_local = 0;  // query and twice the KV heads, times head_dim
+  int64_t vocab_size = 0;
+  int64_t element_bytes = 0;
+};
+int64_t workspace_bytes(const WorkspaceShape& shape);
+
+// All ranks call it with their own plan. Throws ConfigError on every rank if a host's ranks
+// together need more than it has, naming the host and its largest rank (D28). Returns all ranks'
+// plans, by rank.
+std::vector<MemoryRecord> agree_on_memory(ControlChannel& control,
+                                          const std::string& host,
+                                          const MemoryRecord& mine);
+
+}  // namespace testbed
