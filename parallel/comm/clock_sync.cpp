@@ -1,5 +1,7 @@
 #include "parallel/comm/clock_sync.hpp"
 
+#include <algorithm>
+
 #include "kernels/base/byte_stream.hpp"
 #include "kernels/base/clock.hpp"
 
@@ -40,13 +42,20 @@ ClockOffset offset_of_round_trip(int64_t sent_ns, int64_t stamped_ns, int64_t an
 }
 
 ClockOffset estimate_clock_offset(ControlChannel& control, const std::vector<std::string>& hosts) {
+  // One rank of each host asks, so that ranks which share a clock share its offset.
+  const auto first_of_host = [&](int rank) {
+    return std::find(hosts.begin(), hosts.end(), hosts[static_cast<size_t>(rank)]) - hosts.begin();
+  };
   ClockOffset mine;
   for (int rank = 1; rank < control.size(); ++rank) {
-    if (hosts[static_cast<size_t>(rank)] == hosts.front()) continue;
+    if (first_of_host(rank) != rank) continue;
     if (control.rank() == 0) answer(control, rank);
     if (control.rank() == rank) mine = ask(control);
   }
-  control.barrier();
+  ByteWriter out;
+  out.put(mine);
+  const std::vector<Bytes> all = control.all_gather(out.take());
+  ByteReader(all[static_cast<size_t>(first_of_host(control.rank()))]).get(mine);
   return mine;
 }
 

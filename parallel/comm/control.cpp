@@ -26,4 +26,10 @@ void ControlChannel::agree(const std::optional<std::string>& my_error) {
   }
 }
 
+void ControlChannel::agree_on_mistake(const std::optional<std::string>& my_error) {
+  const std::string on_root = unpack_text(broadcast(pack_text(my_error.value_or("")), 0));
+  if (!on_root.empty()) throw ConfigError(on_root);
+  agree(my_error);
+}
+
 }  // namespace testbed

@@ -30,6 +30,9 @@ class ControlChannel {
   // All ranks call it with their own error or none. If any rank has one, every rank throws the
   // error of the lowest such rank, with its rank and host in the message.
   void agree(const std::optional<std::string>& my_error);
+  // The same for what may be a user's mistake: one that rank 0 sees too is a ConfigError on every
+  // rank; one that only others see is a JobError naming the rank.
+  void agree_on_mistake(const std::optional<std::string>& my_error);
 };
 
 }  // namespace testbed

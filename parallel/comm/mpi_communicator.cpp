@@ -125,9 +125,9 @@ std::byte* MpiCommunicator::scratch(int64_t n_bytes) {
 
 CommAlgorithm MpiCommunicator::all_reduce_algorithm(int64_t n_bytes) const {
   const AllReduceSizes& sizes = options_.sizes;
-  return n_bytes <= sizes.one_shot_bytes && size() <= sizes.one_shot_ranks
-             ? CommAlgorithm::one_shot
-             : CommAlgorithm::two_shot;
+  const int64_t limit = (size() == 2 ? 2 : 1) * sizes.one_shot_bytes;
+  return n_bytes <= limit && size() <= sizes.one_shot_ranks ? CommAlgorithm::one_shot
+                                                            : CommAlgorithm::two_shot;
 }
 
 void MpiCommunicator::do_all_reduce(TensorView x, CommAlgorithm algorithm) {

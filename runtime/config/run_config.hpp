@@ -47,7 +47,7 @@ struct SamplingConfig {
   bool operator==(const SamplingConfig&) const = default;
 };
 
-// Test aid: the rank sleeps delay_us before the collectives of every `every`-th step.
+// Test aid: the rank sleeps delay_us before every `every`-th of its all-reduces.
 struct DelayInjection {
   int rank = 0;
   int64_t delay_us = 0;

@@ -19,10 +19,9 @@ void add_piece(std::vector<Piece>& pieces, Piece piece, int64_t end_ns, Part par
 
 void add_op(std::vector<Piece>& pieces, const OpRecord& op, int32_t index, const Roof& roof) {
   const OpCost& cost = op.cost;
-  const int64_t kv_bytes = cost.kv_bytes + cost.kv_write_bytes;
-  const int64_t model_bytes = cost.weight_bytes + kv_bytes;
-  const double memory_s =
-      static_cast<double>(model_bytes + cost.activation_bytes) / roof.read_bytes_per_s;
+  // Activations and cache writes are neither weights nor KV reads: their time is overhead.
+  const int64_t model_bytes = cost.weight_bytes + cost.kv_bytes;
+  const double memory_s = static_cast<double>(model_bytes) / roof.read_bytes_per_s;
   const double compute_s = static_cast<double>(cost.flops) / roof.peak_flops;
   const int64_t bound_ns = std::llround(std::max(memory_s, compute_s) * 1e9);
   const int64_t useful_ns = std::min(op.end_ns - op.begin_ns, bound_ns);

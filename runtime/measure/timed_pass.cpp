@@ -62,6 +62,7 @@ void add_requests(const AnalysisInput& input, RunRecord& record) {
   std::vector<std::vector<double>> tpot(record.run.requests.size());
   for (const GenerationTiming& repeat : input.timed) {
     for (const RequestTiming& request : repeat.requests) {
+      if (request.n_generated == 0) continue;  // its first token was a stop token
       const auto index = static_cast<size_t>(request.request);
       ttft.at(index).push_back(ttft_ms(request));
       if (const auto value = tpot_ms(request)) tpot.at(index).push_back(*value);

@@ -95,6 +95,10 @@ void write_special(const std::string& path, std::string_view content) {
 
 }  // namespace
 
+void check_writable(const std::string& path) {
+  if (path != "-" && !is_special(path)) const Temporary probe(path);
+}
+
 void write_file(const std::string& path, std::string_view content) {
   if (path == "-") {
     if (std::fflush(stdout) != 0) failed("standard output", "writing", errno);

@@ -11,4 +11,7 @@ namespace testbed {
 // (runtime failure) if writing fails, as on a full disk; the temporary file is removed then.
 void write_file(const std::string& path, std::string_view content);
 
+// Before a long run: ConfigError if write_file could not create its file there.
+void check_writable(const std::string& path);
+
 }  // namespace testbed

@@ -1,0 +1,58 @@
+// What a CPU rank is made of: its cores and threads, its device, its communicators, and what it
+// knows of the machine.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "kernels/cpu/cpu_device.hpp"
+#include "launch/binding.hpp"
+#include "parallel/comm/mpi_world.hpp"
+#include "runtime/commands/rank_context.hpp"
+
+namespace testbed {
+
+// The process's side: bound once, whatever it then runs.
+class CpuProcess {
+ public:
+  explicit CpuProcess(const MpiWorld& world, std::optional<int> threads);
+
+  const Binding& binding() const { return binding_; }
+  const std::shared_ptr<cpu::ThreadPool>& pool() const { return pool_; }
+  cpu::Isa isa() const { return isa_; }
+  bool may_spin() const { return may_spin_; }
+  double peak_flops(DType compute);  // measured the first time it is asked for
+  double read_bandwidth_sample();    // bytes/s, now
+  int64_t llc_bytes() const { return llc_bytes_; }
+  // Set when more threads were asked for than the binding has cores (D19).
+  const std::string& warning() const { return warning_; }
+
+ private:
+  int n_local_ranks_;
+  Binding binding_;
+  bool may_spin_;
+  std::string warning_;
+  cpu::Isa isa_;
+  std::shared_ptr<cpu::ThreadPool> pool_;
+  int64_t llc_bytes_;
+  std::map<DType, double> peaks_;
+  Tensor read_buffer_;
+};
+
+// One configuration on this rank: the mesh's groups and the context that run_rank takes.
+class CpuRank {
+ public:
+  // All ranks call it together. Throws ConfigError for a mesh that does not match the world.
+  CpuRank(MpiWorld& world, CpuProcess& process, const RunConfig& config);
+  const RankContext& context() const { return *context_; }
+
+ private:
+  std::unique_ptr<ControlChannel> control_;
+  std::unique_ptr<Communicator> tp_;
+  std::unique_ptr<Communicator> pp_;
+  std::unique_ptr<Communicator> pp_tokens_;
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<RankContext> context_;
+};
+
+}  // namespace testbed

@@ -1,0 +1,43 @@
+#!/usr/bin/env bash
+# From a fresh clone to text from a real model: installs what is missing, builds, downloads
+# SmolLM2-135M-Instruct, and runs it sharded over three ranks.
+#   bash launch/quickstart.sh
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+# shellcheck source=scripts/mpi_env.sh
+. scripts/mpi_env.sh
+
+# Prints a command as one would type it.
+show() {
+  local word line='+'
+  for word in "$@"; do
+    case $word in
+      *[!A-Za-z0-9_./:=,-]*) line+=" \"$word\"" ;;
+      *) line+=" $word" ;;
+    esac
+  done
+  echo "$line"
+}
+
+echo "== 1/4 packages"
+show bash launch/install_deps.sh
+bash launch/install_deps.sh
+
+echo "== 2/4 build"
+show cmake --preset release
+cmake --preset release
+show cmake --build --preset release --target testbed
+cmake --build --preset release --target testbed
+
+echo "== 3/4 model"
+show bash scripts/fetch_smollm2.sh
+model=$(bash scripts/fetch_smollm2.sh)
+echo "$model"
+
+echo "== 4/4 run"
+testbed_mpi_env 3
+env | grep '^OMPI_' | sort
+command=(mpirun -np 3 build/testbed --tp 3 --model "${model#"$PWD"/}"
+  --prompt "The capital of France is" --gen-tokens 32)
+show "${command[@]}"
+exec "${command[@]}"

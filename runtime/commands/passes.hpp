@@ -1,0 +1,28 @@
+// The passes of a run: warm-up, the timed repeats with nothing inside the step, and the breakdown
+// repeats with every op and collective stamped. The memory peak is read in between, so that noise
+// hits both alike.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "runtime/commands/session.hpp"
+#include "runtime/measure/analysis.hpp"
+
+namespace testbed {
+
+struct PassResults {
+  std::vector<RankTimeline> timelines;          // [world_size] on rank 0
+  std::vector<GenerationTiming> timed;          // [repeats] on rank 0: all replicas
+  std::vector<RankPeaks> peaks;                 // [world_size] on rank 0
+  std::vector<std::vector<int32_t>> generated;  // [request of the job] on rank 0
+  GenerationResult last;                        // of this replica, on its scheduling rank
+  bool repeats_agree = true;                    // every repeat gave the same ids; on rank 0
+};
+
+// All ranks call it. stream: called on rank 0 for the tokens of its first generation.
+PassResults run_passes(const RankContext& context,
+                       Session& session,
+                       const std::function<void(size_t, int32_t)>& stream);
+
+}  // namespace testbed

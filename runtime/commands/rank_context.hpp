@@ -1,0 +1,54 @@
+// RankContext: all that one rank is given. The function that runs on it never knows which kind of
+// device it is on.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "kernels/device.hpp"
+#include "parallel/comm/communicator.hpp"
+#include "parallel/comm/control.hpp"
+#include "parallel/mesh.hpp"
+#include "runtime/config/run_config.hpp"
+#include "runtime/model/step_context.hpp"
+
+namespace testbed {
+
+// What the process found out about where it runs; for peaks and the fingerprint.
+struct MachineInfo {
+  std::string host;
+  std::string memory_domain;  // what this rank's memory bandwidth is shared within
+  std::string binding;        // its cores
+  int ranks_on_host = 1;
+  int cores_on_host = 1;                          // that its ranks may use
+  int64_t llc_bytes = 0;                          // last-level cache of the memory domain
+  double peak_flops = 0.0;                        // dense FLOP/s of this rank in the compute dtype
+  std::function<double()> read_bandwidth_sample;  // bytes/s of this rank's read loop, now
+  std::map<std::string, std::string> environment;
+  std::map<std::string, std::string> libraries;
+};
+
+// Estimates of this rank's clock against rank 0's; taken before and after the measurement.
+struct ClockEstimate {
+  int64_t offset_ns = 0;  // added to this rank's stamps
+  int64_t error_ns = 0;
+};
+
+struct RankContext {
+  const RunConfig& config;
+  Mesh mesh;
+  int rank = 0;
+  Device& device;
+  std::function<std::unique_ptr<Device>(DType)> make_device;
+  Groups groups;
+  ControlChannel& control;
+  MachineInfo machine;
+  std::function<ClockEstimate()> clock_estimate;  // all ranks call it together
+  std::map<Axis, std::string> transports;
+
+  Coordinates coordinates() const { return mesh.coordinates(rank); }
+};
+
+}  // namespace testbed
