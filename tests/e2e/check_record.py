@@ -1,0 +1,191 @@
+"""Strict reader of a record (--json): python3 check_record.py record.json [...]. Every field of the interface is there
+with its type, shares sum to 1, the parts of a device sum to its step, nothing is NaN. Exit code 1 says what is wrong."""
+import json
+import math
+import sys
+
+
+class Wrong(Exception):
+    pass
+
+
+def refuse_token(token):
+    raise Wrong(f"{token} is not JSON")
+
+
+def unique_keys(pairs):
+    result = dict(pairs)
+    if len(result) != len(pairs):
+        raise Wrong(f"duplicate key among {[key for key, _ in pairs]}")
+    return result
+
+
+def strict_loads(data):
+    return json.loads(data.decode("utf-8"), parse_constant=refuse_token, object_pairs_hook=unique_keys)
+
+
+# Types as in the interface: INT is an integer token; NUM any finite number; OPT(x) may be null; a list [x] of x; a dict of
+# fields (more are allowed); MAP any object of strings.
+INT, NUM, STR, BOOL, MAP, NULL = "int", "num", "str", "bool", "map", "null"
+
+
+def OPT(kind):
+    return ("opt", kind)
+
+
+PARTS = ("weights", "kv", "compute", "interconnect", "wait", "bubble", "overhead")
+SHARES = {name: NUM for name in PARTS}
+DEVICE_PARTS = ("weights_ms", "kv_ms", "compute_ms", "wire_ms", "wait_ms", "bubble_ms", "overhead_ms")
+DEVICE = {**{name: INT for name in ("rank", "tp", "pp", "cp", "dp", "weight_bytes", "kv_bytes", "flops", "steps")},
+          "host": STR, "step_ms": NUM, **{name: NUM for name in DEVICE_PARTS}}
+COLLECTIVE = {
+    "op": STR, "axis": STR, "site": STR, "per_step": NUM, "payload_bytes": INT, "wire_bytes_per_device": INT,
+    "algorithm": STR, "transport": STR, "wait_us": OPT(NUM), "wire_us": {"median": NUM, "p90": NUM, "max": NUM},
+    "exposed_us": NUM, "algbw_gb_s": OPT(NUM), "busbw_gb_s": OPT(NUM),
+    "latest": [{"rank": INT, "count": INT, "median_us": NUM}]}
+LAYER = {**{name: INT for name in ("layer", "weight_bytes", "kv_bytes", "all_reduce_payload_bytes",
+                                   "all_reduce_wire_bytes")}, "memory_ms": NUM, "wire_ms": NUM}
+PIPELINE = {"flushed": BOOL, "bubble_measured": NUM, "bubble_formula": OPT(NUM),
+            "stages": [{"stage": INT, "layers": [INT], "busy_ms": NUM, "transfer_ms": NUM, "idle_ms": NUM}]}
+PHASE = {
+    "steps": INT, "step_ms": NUM, "bound_by": STR, "shares": SHARES, "mfu": NUM, "mbu": OPT(NUM), "flops": INT,
+    "weight_bytes": INT, "kv_bytes": INT,
+    "roofline": {"intensity_flop_per_byte": NUM, "ridge_flop_per_byte": NUM, "attainable_flops": NUM,
+                 "achieved_flops": NUM, "regime": STR},
+    "predicted": OPT({"cluster": STR, "step_ms": NUM, "shares": SHARES}),
+    "per_device": [DEVICE], "collectives": [COLLECTIVE], "layers": [LAYER], "pipeline": OPT(PIPELINE), "ring": NULL,
+    "experts": NULL}
+RECORD = {
+    "schema": STR, "device": STR, "simulated": BOOL, "labels": [STR], "model": STR, "layers": INT, "world_size": INT,
+    "parallel": {name: INT for name in ("tp", "pp", "cp", "dp", "ep", "microbatches", "virtual_stages")},
+    "requests": [{"prompt_tokens": INT, "generated_tokens": INT, "ids": [INT], "text": OPT(STR), "ttft_ms": OPT(NUM),
+                  "tpot_ms": OPT(NUM)}],
+    "timing": {"ttft_ms": OPT(NUM), "tpot_ms": OPT(NUM), "prefill_tokens_per_s": OPT(NUM), "decode_tokens_per_s": OPT(NUM),
+               "step_ms": {"median": NUM, "p90": NUM, "p99": NUM, "min": NUM, "max": NUM, "n": INT}},
+    "memory": [{name: INT for name in ("rank", "weights_bytes", "kv_bytes_per_token", "kv_pool_bytes", "kv_used_bytes",
+                                       "kv_waste_bytes", "workspace_bytes", "capacity_bytes")}],
+    "checks": {"against_one_rank": {"mode": STR, "compared": INT, "max_abs_diff": OPT(NUM), "first_difference": OPT(STR)},
+               "replicas_bitwise_equal": OPT(BOOL)},
+    "instrument_overhead": NUM,
+    "fingerprint": {"hosts": [STR], "devices": [STR], "driver": OPT(STR), "libraries": MAP, "binding": [STR],
+                    "environment": MAP, "config_hash": STR, "version": STR}}
+
+
+def is_type(value, kind):
+    if kind == INT:
+        return isinstance(value, int) and not isinstance(value, bool)
+    if kind == NUM:
+        return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    if kind == MAP:
+        return isinstance(value, dict) and all(isinstance(v, str) for v in value.values())
+    return {STR: lambda: isinstance(value, str), BOOL: lambda: isinstance(value, bool), NULL: lambda: value is None}[kind]()
+
+
+def check_type(value, kind, where):
+    if isinstance(kind, tuple):
+        if value is not None:
+            check_type(value, kind[1], where)
+    elif isinstance(kind, list):
+        if not isinstance(value, list):
+            raise Wrong(f"{where} is {value!r}, not a list")
+        for i, item in enumerate(value):
+            check_type(item, kind[0], f"{where}[{i}]")
+    elif isinstance(kind, dict):
+        if not isinstance(value, dict):
+            raise Wrong(f"{where} is {value!r}, not an object")
+        for name, inner in kind.items():
+            if name not in value:
+                raise Wrong(f"{where}.{name} is missing")
+            check_type(value[name], inner, f"{where}.{name}")
+    elif not is_type(value, kind):
+        raise Wrong(f"{where} is {value!r}, not {kind}")
+
+
+def check_none_negative(value, where):
+    """Bytes, counts and times are not negative; layer -1 is its own entry, and offsets and overheads may be."""
+    signed = ("instrument_overhead", "offset_ns", "ids", "outside_layers", "max_abs_diff")
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            if name not in signed:
+                check_none_negative(inner, f"{where}.{name}")
+    elif isinstance(value, list):
+        for i, inner in enumerate(value):
+            check_none_negative(inner, f"{where}[{i}]")
+    elif isinstance(value, (int, float)) and value < 0:
+        raise Wrong(f"{where} is negative: {value}")
+
+
+def check_sum(total, parts, tolerance, where):
+    if abs(sum(parts) - total) > tolerance:
+        raise Wrong(f"{where}: {parts} sum to {sum(parts)}, not {total}")
+
+
+def check_phase(phase, record, where):
+    check_type(phase, PHASE, where)
+    check_sum(1.0, [phase["shares"][name] for name in PARTS], 1e-6, f"{where}.shares")
+    memory = phase["shares"]["weights"] + phase["shares"]["kv"]
+    candidates = {"memory": memory, **{name: phase["shares"][name] for name in PARTS[2:]}}
+    if candidates.get(phase["bound_by"], -1.0) < max(candidates.values()) - 1e-9:
+        raise Wrong(f"{where}.bound_by is {phase['bound_by']} of {candidates}")
+    if phase["mfu"] > 1.0:
+        raise Wrong(f"{where}.mfu is {phase['mfu']}")
+    devices = phase["per_device"]
+    if [device["rank"] for device in devices] != list(range(record["world_size"])):
+        raise Wrong(f"{where}.per_device is not one entry per rank")
+    for device in devices:
+        parts = [device[name] for name in DEVICE_PARTS]
+        check_sum(device["step_ms"], parts, 1e-6 * max(1.0, device["step_ms"]), f"{where}.per_device rank {device['rank']}")
+    for name in ("weight_bytes", "kv_bytes", "flops"):
+        check_sum(phase[name], [device[name] for device in devices], 0, f"{where}.{name}")
+    if sorted(layer["layer"] for layer in phase["layers"]) != list(range(record["layers"])):
+        raise Wrong(f"{where}.layers are {[layer['layer'] for layer in phase['layers']]} of {record['layers']}")
+    if (phase["pipeline"] is None) != (record["parallel"]["pp"] == 1):
+        raise Wrong(f"{where}.pipeline is {phase['pipeline']} for pp {record['parallel']['pp']}")
+    if phase["pipeline"]:
+        check_stages(phase["pipeline"], record, where)
+    for i, collective in enumerate(phase["collectives"]):
+        for late in collective["latest"]:
+            if late["rank"] >= record["world_size"]:
+                raise Wrong(f"{where}.collectives[{i}].latest names rank {late['rank']}")
+
+
+def check_stages(pipeline, record, where):
+    layers = sorted(layer for stage in pipeline["stages"] for layer in stage["layers"])
+    if layers != list(range(record["layers"])) or len(pipeline["stages"]) != record["parallel"]["pp"]:
+        raise Wrong(f"{where}.pipeline.stages do not hold each layer once")
+
+
+def check(record):
+    check_type(record, RECORD, "record")
+    check_none_negative(record, "record")
+    phases = record.get("phases")
+    if not isinstance(phases, dict) or not phases or not set(phases) <= {"prefill", "decode", "mixed"}:
+        raise Wrong(f"record.phases is {phases!r}")
+    degrees = record["parallel"]
+    if degrees["tp"] * degrees["pp"] * degrees["cp"] * degrees["dp"] != record["world_size"]:
+        raise Wrong(f"record.world_size {record['world_size']} is not the product of {degrees}")
+    for name, phase in phases.items():
+        check_phase(phase, record, f"record.phases.{name}")
+    for i, request in enumerate(record["requests"]):
+        if len(request["ids"]) != request["generated_tokens"]:
+            raise Wrong(f"record.requests[{i}] has {len(request['ids'])} ids")
+        if request["generated_tokens"] == 1 and request["tpot_ms"] is not None:
+            raise Wrong(f"record.requests[{i}].tpot_ms of one token")
+    if [memory["rank"] for memory in record["memory"]] != list(range(record["world_size"])):
+        raise Wrong("record.memory is not one entry per rank")
+
+
+def main(paths):
+    for path in paths:
+        with open(path, "rb") as file:
+            data = file.read()
+        try:
+            check(strict_loads(data))
+        except (Wrong, ValueError) as error:
+            print(f"{path}: {error}")
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,83 @@
+"""Runs the real program under mpirun, and reads what it wrote. For the tests of this folder."""
+import json
+import os
+import struct
+import subprocess
+import tempfile
+
+BIN = os.environ["TESTBED_BIN"]
+MPIRUN = os.environ["TESTBED_MPIRUN"]
+SOURCE = os.environ["TESTBED_SOURCE_DIR"]
+FIXTURES = os.path.join(SOURCE, "tests", "fixtures")
+RUN_ALL = os.environ.get("TESTBED_TEST_ALL") == "1"
+LIMIT_S = 100
+
+
+def model(name):
+    return os.path.join(FIXTURES, "models", name)
+
+
+def run(ranks, *args, env=None, limit_s=LIMIT_S, launcher=True):
+    """(exit code, stdout, stderr). ranks ranks under mpirun, or one process without a launcher."""
+    command = [BIN, *map(str, args)]
+    if launcher:
+        command = [MPIRUN, str(limit_s), str(ranks), *command]
+    done = subprocess.run(command, capture_output=True, timeout=limit_s + 15, env={**os.environ, **(env or {})},
+                          stdin=subprocess.DEVNULL)
+    return done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
+
+
+def strict_json(text):
+    def refuse(token):
+        raise ValueError(f"{token} is not JSON")
+
+    def unique(pairs):
+        keys = [k for k, _ in pairs]
+        if len(keys) != len(set(keys)):
+            raise ValueError("a key occurs twice")
+        return dict(pairs)
+    return json.loads(text, parse_constant=refuse, object_pairs_hook=unique)
+
+
+FAST = ("--warmup", 0, "--repeats", 1, "--quiet")
+
+
+def record(ranks, *args, env=None):
+    """The record of a quick run."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "record.json")
+        code, out, err = run(ranks, *args, *FAST, "--json", path, env=env)
+        assert code == 0, f"exit code {code}\n{out}\n{err}"
+        with open(path, encoding="utf-8") as file:
+            return strict_json(file.read())
+
+
+def greedy(ranks, *args):
+    return [request["ids"] for request in record(ranks, *args)["requests"]]
+
+
+def read_safetensors(path):
+    """{name: (shape, flat list)} of the F32 and I32 tensors of a file."""
+    with open(path, "rb") as file:
+        raw = file.read()
+    n, = struct.unpack("<Q", raw[:8])
+    tensors = {}
+    for name, info in json.loads(raw[8:8 + n]).items():
+        if name == "__metadata__":
+            continue
+        begin, end = info["data_offsets"]
+        code = {"F32": "f", "I32": "i"}[info["dtype"]]
+        data = raw[8 + n + begin:8 + n + end]
+        tensors[name] = (info["shape"], list(struct.unpack(f"<{len(data) // 4}{code}", data)))
+    return tensors
+
+
+def write_safetensors(path, tensors):
+    """tensors: {name: (dtype, shape, bytes)}."""
+    header, data = {}, b""
+    for name, (dtype, shape, raw) in tensors.items():
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [len(data), len(data) + len(raw)]}
+        data += raw
+    text = json.dumps(header).encode()
+    with open(path, "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text + data)

@@ -1,0 +1,4 @@
+testbed_unit_test(mesh_test testbed_mesh)
+testbed_unit_test(comm_unit_test testbed_base)
+testbed_unit_test(communicator_test testbed_comm)
+testbed_unit_test(mpi_world_test testbed_comm_mpi)

@@ -1,0 +1,6 @@
+testbed_unit_test(config_hf_test testbed_config)
+testbed_unit_test(config_gguf_test testbed_config testbed_weights fmt::fmt)
+testbed_unit_test(config_rope_test testbed_config nlohmann_json::nlohmann_json)
+testbed_unit_test(config_preset_test testbed_config testbed_weights fmt::fmt)
+testbed_unit_test(config_command_line_test testbed_config)
+testbed_unit_test(config_prompts_test testbed_config)

@@ -1,0 +1,2 @@
+testbed_unit_test(cpu_elementwise_test testbed_cpu)
+testbed_unit_test(cpu_probes_test testbed_cpu)

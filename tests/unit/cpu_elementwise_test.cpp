@@ -1,0 +1,320 @@
+// The ops between the matrix products, at every level of this processor, against double arithmetic.
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <limits>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "kernels/base/tensor.hpp"
+#include "kernels/cpu/elementwise.hpp"
+#include "tests/unit/tolerance.hpp"
+
+namespace testbed::cpu {
+namespace {
+
+constexpr float infinity = std::numeric_limits<float>::infinity();
+constexpr float nan = std::numeric_limits<float>::quiet_NaN();
+
+// Runs test(isa, pool) for each instruction set here, with one thread and with three.
+void everywhere(const std::function<void(Isa, ThreadPool&)>& test) {
+  for (const int n_threads : {1, 3}) {
+    ThreadPool pool(n_threads, false);
+    for (const Isa isa : {Isa::portable, Isa::avx2, Isa::avx512, Isa::avx512_bf16}) {
+      if (isa > best_isa()) continue;
+      SCOPED_TRACE(std::string(isa_name(isa)) + ", threads " + std::to_string(n_threads));
+      test(isa, pool);
+    }
+  }
+}
+
+double at(TensorView t, int64_t i) {
+  return t.dtype() == DType::F32 ? t.as<float>()[i] : to_f32(t.as<bf16>()[i]);
+}
+void set(TensorView t, int64_t i, double value) {
+  if (t.dtype() == DType::F32) {
+    t.as<float>()[i] = static_cast<float>(value);
+  } else {
+    t.as<bf16>()[i] = to_bf16(static_cast<float>(value));
+  }
+}
+
+Tensor random(DType dtype, Shape shape, unsigned seed, double scale = 1.0) {
+  Tensor t(dtype, shape);
+  std::mt19937 generator(seed);
+  std::normal_distribution<double> normal(0.0, scale);
+  for (int64_t i = 0; i < t.n_elements(); ++i) set(t, i, normal(generator));
+  return t;
+}
+
+Tensor copy(TensorView t) {
+  Tensor out(t.dtype(), t.shape());
+  std::memcpy(out.data(), t.data(), static_cast<size_t>(t.n_bytes()));
+  return out;
+}
+
+bool same_bits(TensorView a, TensorView b) {
+  return std::memcmp(a.data(), b.data(), static_cast<size_t>(a.n_bytes())) == 0;
+}
+
+// n roundings in a row, each relative to the result so far, are at most n u / (1 - n u) of it
+// (Higham 2002, lemma 3.1).
+double roundings(double n) {
+  const double nu = n * tolerance::f32_rounding;
+  return nu / (1 - nu);
+}
+
+// The element was computed in f32 to within error, then stored; subnormals of either type are
+// rounded to a multiple of the smallest.
+void expect_near(TensorView got, int64_t i, double expected, double error) {
+  const double stored = tolerance::store(got.dtype(), std::abs(expected) + error);
+  const double smallest = got.dtype() == DType::F32 ? 0x1p-149 : 0x1p-133;
+  EXPECT_NEAR(at(got, i), expected, error + stored + smallest) << "element " << i;
+}
+
+const std::vector<DType> dtypes = {DType::F32, DType::BF16};
+const std::vector<int64_t> widths = {1, 2, 15, 16, 17, 64, 80, 127, 576, 4096};
+
+// Of the sum of squares, every term is positive and passes a chain of at most n / 4 + 12 roundings
+// (four sums side by side, then across the lanes); the root halves that. Five more: the mean, eps,
+// root, quotient and two products, of which the first two are halved too.
+double rms_bound(int64_t d) { return roundings(static_cast<double>(d) / 8 + 12); }
+
+void check_norm(TensorView x, TensorView weight, float eps, TensorView out) {
+  const int64_t d = x.shape()[-1];
+  for (int64_t row = 0; row < x.n_rows(); ++row) {
+    double sum = 0;
+    for (int64_t i = 0; i < d; ++i) sum += at(x, row * d + i) * at(x, row * d + i);
+    const double factor = 1 / std::sqrt(sum / static_cast<double>(d) + eps);
+    for (int64_t i = 0; i < d; ++i) {
+      const double expected = at(x, row * d + i) * factor * at(weight, i);
+      expect_near(out, row * d + i, expected, std::abs(expected) * rms_bound(d));
+    }
+  }
+}
+
+TEST(CpuElementwise, rms_norm) {
+  everywhere([](Isa isa, ThreadPool& pool) {
+    for (const DType dtype : dtypes) {
+      for (const int64_t d : widths) {
+        const Tensor x = random(dtype, {5, d}, 1, 3.0);
+        const Tensor weight = random(DType::F32, {d}, 2);
+        Tensor out(dtype, {5, d});
+        rms_norm(x, weight, 1e-5F, out, pool, isa);
+        check_norm(x, weight, 1e-5F, out);
+        const Tensor in_place = copy(x);
+        rms_norm(in_place, weight, 1e-5F, in_place, pool, isa);
+        EXPECT_TRUE(same_bits(in_place, out));
+      }
+    }
+  });
+}
+
+TEST(CpuElementwise, add_rms_norm_is_add_then_norm_of_what_was_stored) {
+  everywhere([](Isa isa, ThreadPool& pool) {
+    for (const DType dtype : dtypes) {
+      for (const int64_t d : widths) {
+        const Tensor residual = random(dtype, {5, d}, 1, 3.0);
+        const Tensor before = copy(residual);
+        const Tensor x = random(dtype, {5, d}, 3);
+        const Tensor weight = random(DType::F32, {d}, 2);
+        Tensor out(dtype, {5, d});
+        add_rms_norm(residual, x, weight, 1e-6F, out, pool, isa);
+        for (int64_t i = 0; i < x.n_elements(); ++i) {
+          const auto a = static_cast<float>(at(before, i));
+          const auto b = static_cast<float>(at(x, i));
+          Tensor sum(dtype, {1});
+          set(sum, 0, a + b);
+          EXPECT_EQ(at(residual, i), at(sum, 0));
+        }
+        check_norm(residual, weight, 1e-6F, out);
+        const Tensor only_added = copy(before);
+        add(only_added, x, pool, isa);
+        EXPECT_TRUE(same_bits(only_added, residual));
+      }
+    }
+  });
+}
+
+TEST(CpuElementwise, D22_norm_of_values_whose_squares_overflow_is_nan_not_zero) {
+  everywhere([](Isa isa, ThreadPool& pool) {
+    for (const DType dtype : dtypes) {
+      const Tensor x = random(dtype, {1, 64}, 1, 1e25);
+      const Tensor weight = random(DType::F32, {64}, 2);
+      Tensor out(dtype, {1, 64});
+      rms_norm(x, weight, 1e-5F, out, pool, isa);
+      for (int64_t i = 0; i < 64; ++i) EXPECT_TRUE(std::isnan(at(out, i)));
+    }
+  });
+}
+
+// cos, sin, products and sum are rounded once each; each output is a sum of two products.
+TEST(CpuElementwise, rope_rotates_halves) {
+  const std::vector<int64_t> positions = {0, 1, 2, 4095, 131071};
+  const auto n_rows = static_cast<int64_t>(positions.size());
+  everywhere([&](Isa isa, ThreadPool& pool) {
+    for (const DType dtype : dtypes) {
+      for (const int64_t head_dim : {2, 16, 64, 80, 128, 256}) {
+        const int64_t half = head_dim / 2;
+        const int64_t n_heads = 3;
+        std::vector<double> inv_freq;
+        for (int64_t i = 0; i < half; ++i) {
+          inv_freq.push_back(
+              std::pow(1e4, -2 * static_cast<double>(i) / static_cast<double>(head_dim)));
+        }
+        const Tensor before = random(dtype, {n_rows, n_heads, head_dim}, 1);
+        const Tensor x = copy(before);
+        rope(x, positions, inv_freq, 1.25, pool, isa);
+        for (int64_t i = 0; i < x.n_elements(); ++i) {
+          const int64_t d = i % head_dim;
+          const int64_t row = i / (n_heads * head_dim);
+          const double angle = static_cast<double>(positions[static_cast<size_t>(row)]) *
+                               inv_freq[static_cast<size_t>(d % half)];
+          const double own = at(before, i) * 1.25 * std::cos(angle);
+          const double other = at(before, d < half ? i + half : i - half) * 1.25 * std::sin(angle);
+          const double expected = d < half ? own - other : own + other;
+          expect_near(x, i, expected, (std::abs(own) + std::abs(other)) * roundings(3));
+        }
+      }
+    }
+  });
+}
+
+// exp is off by a few roundings (its polynomial's last steps, 2^k is exact) and 6e-9 of truncation;
+// the sum, the quotient and the product are one each. Where exp would pass the end of its range
+// (|gate| > 88) the true value is below |gate| exp(-87).
+TEST(CpuElementwise, swiglu) {
+  everywhere([](Isa isa, ThreadPool& pool) {
+    for (const DType dtype : dtypes) {
+      for (const int64_t f : {1, 15, 16, 33, 1536, 20000, 50001}) {
+        const int64_t m = f > 2000 ? 1 : 4;
+        const Tensor gate_up = random(dtype, {m, 2 * f}, 1, 20.0);
+        Tensor out(dtype, {m, f});
+        swiglu(gate_up, out, pool, isa);
+        for (int64_t i = 0; i < m * f; ++i) {
+          const int64_t row = i / f;
+          const double gate = at(gate_up, row * 2 * f + i % f);
+          const double up = at(gate_up, row * 2 * f + f + i % f);
+          const double expected = gate / (1 + std::exp(-gate)) * up;
+          const double beyond = gate < -87 ? std::abs(gate * up) * std::exp(-87.0) : 0.0;
+          expect_near(out, i, expected, std::abs(expected) * roundings(9) + beyond);
+        }
+      }
+    }
+  });
+}
+
+TEST(CpuElementwise, D22_swiglu_passes_non_finite_values_on) {
+  everywhere([](Isa isa, ThreadPool& pool) {
+    for (const int64_t f : {3, 16}) {
+      for (const float bad : {nan, infinity}) {
+        for (const int64_t where : {int64_t{1}, f + 1}) {
+          const Tensor gate_up = random(DType::F32, {1, 2 * f}, 1);
+          gate_up.as<float>()[where] = bad;
+          Tensor out(DType::F32, {1, f});
+          swiglu(gate_up, out, pool, isa);
+          EXPECT_FALSE(std::isfinite(out.as<float>()[1]));
+          EXPECT_TRUE(std::isfinite(out.as<float>()[0]));
+        }
+      }
+    }
+  });
+}
+
+TEST(CpuElementwise, convert_rounds_as_to_bf16_and_widens_exactly) {
+  everywhere([](Isa isa, ThreadPool& pool) {
+    // Every bf16, and values around every midpoint of two.
+    const int64_t n = int64_t{3} << 16;
+    Tensor wide(DType::F32, {n + 5});
+    for (int64_t i = 0; i < n; ++i) {
+      const uint32_t low[] = {0, 0x7fff, 0x8000};
+      const auto high = static_cast<uint32_t>(i / 3) << 16;
+      wide.as<float>()[i] = std::bit_cast<float>(high | low[i % 3]);
+    }
+    Tensor narrow(DType::BF16, {n + 5});
+    convert(wide, narrow, pool, isa);
+    Tensor back(DType::F32, {n + 5});
+    convert(narrow, back, pool, isa);
+    int64_t n_wrong = 0;
+    for (int64_t i = 0; i < n; ++i) {
+      const bf16 expected = to_bf16(wide.as<float>()[i]);
+      if (narrow.as<bf16>()[i].bits != expected.bits) ++n_wrong;
+      if (std::bit_cast<uint32_t>(back.as<float>()[i]) >> 16 != expected.bits) ++n_wrong;
+    }
+    EXPECT_EQ(n_wrong, 0);
+  });
+}
+
+TEST(CpuElementwise, row_max_takes_the_lowest_index_of_ties) {
+  everywhere([](Isa isa, ThreadPool& pool) {
+    for (const int64_t n : {1, 2, 15, 16, 17, 100, 49152}) {
+      for (const int64_t where : {int64_t{0}, n / 2, n - 1}) {
+        const Tensor x = random(DType::F32, {3, n}, 1);
+        for (int64_t row = 0; row < 3; ++row) {
+          x.as<float>()[row * n + where] = 100.0F;
+          x.as<float>()[row * n + n - 1] = 100.0F;
+        }
+        std::vector<RowMax> result(3);
+        row_max(x, result, pool, isa);
+        for (const RowMax& r : result) {
+          EXPECT_EQ(r.value, 100.0F);
+          EXPECT_EQ(r.index, where);
+          EXPECT_TRUE(r.finite);
+        }
+      }
+    }
+  });
+}
+
+TEST(CpuElementwise, D22_row_max_reports_non_finite_rows) {
+  everywhere([](Isa isa, ThreadPool& pool) {
+    for (const int64_t n : {1, 16, 33}) {
+      for (const float bad : {nan, infinity, -infinity}) {
+        for (const int64_t where : {int64_t{0}, n / 2, n - 1}) {
+          const Tensor x = random(DType::F32, {2, n}, 1);
+          x.as<float>()[n + where] = bad;
+          std::vector<RowMax> result(2);
+          row_max(x, result, pool, isa);
+          EXPECT_TRUE(result[0].finite);
+          EXPECT_FALSE(result[1].finite);
+          EXPECT_TRUE(result[1].index >= 0 && result[1].index < n);
+        }
+      }
+    }
+  });
+}
+
+TEST(CpuElementwise, result_does_not_depend_on_threads_or_other_rows) {
+  ThreadPool one(1, false);
+  ThreadPool three(3, false);
+  for (const DType dtype : dtypes) {
+    const int64_t d = 1000;
+    const Tensor x = random(dtype, {70, d}, 1);
+    const Tensor weight = random(DType::F32, {d}, 2);
+    Tensor a(dtype, {70, d});
+    Tensor b(dtype, {70, d});
+    rms_norm(x, weight, 1e-5F, a, one, best_isa());
+    rms_norm(x, weight, 1e-5F, b, three, best_isa());
+    EXPECT_TRUE(same_bits(a, b));
+    rms_norm(x.view().rows(41, 1), weight, 1e-5F, b.view().rows(0, 1), one, best_isa());
+    EXPECT_TRUE(same_bits(a.view().rows(41, 1), b.view().rows(0, 1)));
+  }
+}
+
+TEST(CpuElementwise, no_rows_is_no_work) {
+  everywhere([](Isa isa, ThreadPool& pool) {
+    const Tensor weight = random(DType::F32, {16}, 2);
+    const Tensor none(DType::F32, {0, 16});
+    rms_norm(none, weight, 1e-5F, none, pool, isa);
+    swiglu(Tensor(DType::F32, {0, 32}), none, pool, isa);
+    rope(Tensor(DType::F32, {0, 2, 4}), {}, std::vector<double>{1.0, 0.1}, 1.0, pool, isa);
+    row_max(none, {}, pool, isa);
+  });
+}
+
+}  // namespace
+}  // namespace testbed::cpu

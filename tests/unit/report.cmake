@@ -1,0 +1,4 @@
+testbed_unit_test(statistics_test testbed_measure)
+testbed_unit_test(bubble_test testbed_measure)
+testbed_unit_test(analysis_test testbed_measure)
+testbed_unit_test(report_test testbed_report)

@@ -1,0 +1,1 @@
+testbed_unit_test(tokenizer_test testbed_text nlohmann_json::nlohmann_json)

@@ -1,0 +1,3 @@
+foreach(name safetensors_test gguf_test weights_test gguf_weights_test weights_values_test)
+  testbed_unit_test(${name} testbed_weights fmt::fmt nlohmann_json::nlohmann_json)
+endforeach()
