@@ -1,0 +1,40 @@
+#!/usr/bin/env python3
+"""Whole-engine decode against the read loop: llama3-8b shapes, 4 layers, on 1 and 2 ranks. The read loop runs on all
+ranks between the repeats of the same process; MBU is weight and KV bytes per second over its median (docs/metrics.md).
+
+  python3 benchmarks/engine.py [build/testbed]
+"""
+import json
+import os
+import subprocess
+import sys
+import tempfile
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+FLOOR = 0.7
+
+
+def main():
+    program = sys.argv[1] if len(sys.argv) > 1 else os.path.join(ROOT, "build", "testbed")
+    launcher = os.path.join(ROOT, "scripts", "mpirun.sh")
+    worst = 1.0
+    print(f"{'split':<8}{'decode step ms':>16}{'min':>9}{'max':>9}{'read loop GB/s':>16}{'MBU':>7}   floor {FLOOR}")
+    for name, ranks, split in (("1 rank", 1, ()), ("tp 2", 2, ("--tp", "2"))):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "record.json")
+            subprocess.run([launcher, "300", str(ranks), program, *split, "--model", "llama3-8b", "--layers", "4",
+                            "--prompt-tokens", "16", "--gen-tokens", "17", "--check", "off", "--warmup", "1",
+                            "--repeats", "7", "--quiet", "--json", path], check=True)
+            with open(path, encoding="utf-8") as file:
+                record = json.load(file)
+        decode = record["phases"]["decode"]
+        step = record["timing"]["step_ms"]
+        peak = decode["memory_domains"][0]["peak_bytes_per_s"]
+        worst = min(worst, decode["mbu"])
+        print(f"{name:<8}{step['median']:>16.2f}{step['min']:>9.2f}{step['max']:>9.2f}{peak * 1e-9:>16.1f}"
+              f"{decode['mbu']:>7.2f}")
+    sys.exit(worst < FLOOR)
+
+
+if __name__ == "__main__":
+    main()
