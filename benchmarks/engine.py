@@ -29,7 +29,7 @@ def main():
                 record = json.load(file)
         decode = record["phases"]["decode"]
         step = record["timing"]["step_ms"]
-        peak = decode["memory_domains"][0]["peak_bytes_per_s"]
+        peak = decode["memory_domains"][0]["peak_gb_s"] * 1e9
         worst = min(worst, decode["mbu"])
         print(f"{name:<8}{step['median']:>16.2f}{step['min']:>9.2f}{step['max']:>9.2f}{peak * 1e-9:>16.1f}"
               f"{decode['mbu']:>7.2f}")

@@ -60,15 +60,15 @@ Binding bind_rank(int local_rank, int n_local_ranks) {
   }
   const int n_mine = std::max(1, hwloc_bitmap_weight(mine.get()));
   const int n_host = std::max(1, hwloc_bitmap_weight(allowed.get()));
-  if (n_local_ranks == 1) return {n_mine, n_mine, to_text(mine)};
-  if (hwloc_bitmap_isequal(mine.get(), allowed.get()) == 0) return {n_mine, n_host, to_text(mine)};
-  if (n_local_ranks > n_host) return {1, n_host, to_text(mine) + " (unbound)"};
+  if (n_local_ranks == 1) return {n_mine, to_text(mine)};
+  if (hwloc_bitmap_isequal(mine.get(), allowed.get()) == 0) return {n_mine, to_text(mine)};
+  if (n_local_ranks > n_host) return {1, to_text(mine) + " (unbound)"};
   const int each = n_host / n_local_ranks;
   const Bitmap share = slice(allowed, local_rank * each, each);
   if (hwloc_set_cpubind(topology.get(), share.get(), HWLOC_CPUBIND_PROCESS) != 0) {
-    return {each, n_host, to_text(mine) + " (unbound)"};
+    return {each, to_text(mine) + " (unbound)"};
   }
-  return {each, n_host, to_text(share)};
+  return {each, to_text(share)};
 }
 
 }  // namespace testbed

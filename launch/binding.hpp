@@ -7,9 +7,8 @@
 namespace testbed {
 
 struct Binding {
-  int n_cores = 1;          // that this rank may use
-  int n_cores_on_host = 1;  // that the host's ranks may use together
-  std::string cores;        // "0-3", as reported; ends in "(unbound)" if several ranks share them
+  int n_cores = 1;    // that this rank may use
+  std::string cores;  // "0-3", as reported; ends in "(unbound)" if several ranks share them
 };
 
 // Binds the calling thread, and so those it starts, and says to what.

@@ -33,13 +33,13 @@ MachineInfo machine_info(const MpiWorld& world, CpuProcess& process, DType compu
   const Binding& binding = process.binding();
   // Ranks that share cores share their arithmetic.
   const double share =
-      std::min(1.0, static_cast<double>(binding.n_cores_on_host) / world.n_local_ranks());
+      std::min(1.0, static_cast<double>(world.n_usable_cores()) / world.n_local_ranks());
   MachineInfo machine{
       .host = world.host(),
       .memory_domain = world.host(),
       .binding = binding.cores,
       .ranks_on_host = world.n_local_ranks(),
-      .cores_on_host = binding.n_cores_on_host,
+      .cores_on_host = world.n_usable_cores(),
       .llc_bytes = process.llc_bytes(),
       .peak_flops = share * process.peak_flops(compute),
       .read_bandwidth_sample = [&process] { return process.read_bandwidth_sample(); },
@@ -53,10 +53,12 @@ MachineInfo machine_info(const MpiWorld& world, CpuProcess& process, DType compu
 CpuProcess::CpuProcess(const MpiWorld& world, std::optional<int> threads)
     : n_local_ranks_(world.n_local_ranks()),
       binding_(bind_rank(world.local_rank(), n_local_ranks_)),
-      may_spin_(n_local_ranks_ <= binding_.n_cores_on_host),
+      may_spin_(n_local_ranks_ <= world.n_usable_cores()),
       isa_(cpu::choose_isa()),
       llc_bytes_(cpu::last_level_cache_bytes()) {
-  const int n_threads = threads.value_or(binding_.n_cores);
+  // Ranks whose masks overlap share those cores.
+  const int share = std::max(1, world.n_usable_cores() / n_local_ranks_);
+  const int n_threads = threads.value_or(std::min(binding_.n_cores, share));
   if (n_threads > binding_.n_cores) {
     warning_ = fmt::format("{} threads a rank on {} core{} ({}): they will share them",
                            n_threads,

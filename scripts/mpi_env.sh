@@ -8,6 +8,8 @@ testbed_mpi_env() {
   fi
   # Open MPI counts cores, not hardware threads; a request that fits them is bound and placed as ever.
   export OMPI_MCA_rmaps_base_oversubscribe="${OMPI_MCA_rmaps_base_oversubscribe:-1}"
+  # Looking for displays costs seconds where "localhost" does not resolve.
+  export HWLOC_COMPONENTS="${HWLOC_COMPONENTS:--gl}"
   if [ "$1" -gt "$(nproc)" ]; then
     # A waiting rank gives its core away.
     export OMPI_MCA_mpi_yield_when_idle="${OMPI_MCA_mpi_yield_when_idle:-1}"

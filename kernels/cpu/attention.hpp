@@ -1,5 +1,5 @@
-// Causal attention over the paged KV cache with an online softmax (Milakov & Gimelshein 2018, arXiv:1805.02867): the score
-// matrix is never materialised. Prefill and decode are the same op.
+// Causal attention over the paged KV cache with an online softmax (Milakov & Gimelshein 2018,
+// arXiv:1805.02867): the score matrix is never materialised. Prefill and decode are the same op.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,8 @@ struct AttentionArgs {
   TensorView q;  // [rows, n_heads, head_dim] F32 or BF16
   KvView kv;     // dtype of q
   std::span<const AttentionSequence> sequences;
-  int64_t window = 0;  // key j is visible to query i when j <= i and (window == 0 or j > i - window)
+  int64_t window =
+      0;  // key j is visible to query i when j <= i and (window == 0 or j > i - window)
   float scale = 1.0F;
   std::span<const int32_t> head_to_kv;  // [n_heads] -> local KV head
   TensorView out;                       // [rows, n_heads, head_dim], dtype of q
@@ -26,10 +27,7 @@ struct AttentionArgs {
 void paged_attention(const AttentionArgs& args, ThreadPool& pool, Isa isa);
 
 // Stores k, v [rows, n_kv_heads, head_dim] at slots[row] = block * block_size + offset.
-void write_kv(TensorView k,
-              TensorView v,
-              const KvView& kv,
-              std::span<const int64_t> slots,
-              ThreadPool& pool);
+void write_kv(
+    TensorView k, TensorView v, const KvView& kv, std::span<const int64_t> slots, ThreadPool& pool);
 
 }  // namespace testbed::cpu

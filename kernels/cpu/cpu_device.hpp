@@ -1,5 +1,6 @@
-// CpuDevice: one MPI rank with its threads. Weights are repacked once into the layout that serves decode and prefill
-// (PackedMatrix); ops are the kernels of this folder, in the best instruction set the processor has.
+// CpuDevice: one MPI rank with its threads. Weights are repacked once into the layout that serves
+// decode and prefill (PackedMatrix); ops are the kernels of this folder, in the best instruction
+// set the processor has.
 #pragma once
 
 #include <memory>
@@ -29,11 +30,8 @@ class CpuDevice final : public Device {
                 int64_t first_id,
                 TensorView out) override;
   void do_rms_norm(TensorView x, TensorView weight, float eps, TensorView out) override;
-  void do_add_rms_norm(TensorView residual,
-                       TensorView x,
-                       TensorView weight,
-                       float eps,
-                       TensorView out) override;
+  void do_add_rms_norm(
+      TensorView residual, TensorView x, TensorView weight, float eps, TensorView out) override;
   void do_add(TensorView residual, TensorView x) override;
   void do_head_norm(TensorView x, TensorView weight, float eps) override;
   void do_linear(TensorView x, const WeightMatrix& weight, TensorView bias, TensorView y) override;

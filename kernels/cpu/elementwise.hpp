@@ -1,4 +1,5 @@
-// The ops between the matrix products. Activations F32 or BF16; arithmetic in f32, one rounding at the store.
+// The ops between the matrix products. Activations F32 or BF16; arithmetic in f32, one rounding at
+// the store.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +12,10 @@
 
 namespace testbed::cpu {
 
-// out = x / sqrt(mean(x^2) + eps) * weight, over the last dimension. x, out [m, d]; weight F32 [d]. out may be x.
-void rms_norm(TensorView x, TensorView weight, float eps, TensorView out, ThreadPool& pool, Isa isa);
+// out = x / sqrt(mean(x^2) + eps) * weight, over the last dimension. x, out [m, d]; weight F32 [d].
+// out may be x.
+void rms_norm(
+    TensorView x, TensorView weight, float eps, TensorView out, ThreadPool& pool, Isa isa);
 // residual += x (rounded to its dtype); out = rms_norm(residual).
 void add_rms_norm(TensorView residual,
                   TensorView x,
@@ -22,8 +25,8 @@ void add_rms_norm(TensorView residual,
                   ThreadPool& pool,
                   Isa isa);
 void add(TensorView residual, TensorView x, ThreadPool& pool, Isa isa);
-// Rotates pairs (i, i + head_dim / 2) of x [m, heads, head_dim] in place by positions[row] * inv_freq[i]; cos and sin are
-// computed in double, times multiplier.
+// Rotates pairs (i, i + head_dim / 2) of x [m, heads, head_dim] in place by positions[row] *
+// inv_freq[i]; cos and sin are computed in double, times multiplier.
 void rope(TensorView x,
           std::span<const int64_t> positions,
           std::span<const double> inv_freq,

@@ -1,4 +1,5 @@
-// Instruction sets the CPU kernels have versions for, chosen once at run time. Each level includes those before it.
+// Instruction sets the CPU kernels have versions for, chosen once at run time. Each level includes
+// those before it.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +13,8 @@ constexpr std::string_view isa_name(Isa isa) {
   return names[static_cast<int>(isa)];
 }
 
-// The best level that processor and operating system support; TESTBED_ISA=NAME asks for a lower one (ConfigError if the
-// processor lacks it or the name is unknown).
+// The best level that processor and operating system support; TESTBED_ISA=NAME asks for a lower one
+// (ConfigError if the processor lacks it or the name is unknown).
 Isa choose_isa();
 Isa best_isa();
 

@@ -1,5 +1,6 @@
-// PackedMatrix: a weight matrix repacked once, at load, into the layout that serves decode and prefill. Rows go in panels
-// of 16, zero-padded; within a panel the columns follow one another, BF16 two at a time:
+// PackedMatrix: a weight matrix repacked once, at load, into the layout that serves decode and
+// prefill. Rows go in panels of 16, zero-padded; within a panel the columns follow one another,
+// BF16 two at a time:
 //   BF16: [panel][k/2][16 rows][2]   (a 64-byte vector holds two columns of 16 rows: one vdpbf16ps)
 //   F32, F16: [panel][k][16 rows]
 #pragma once
@@ -27,8 +28,8 @@ class PackedMatrix {
     return static_cast<const std::byte*>(data_.data()) + index * panel_bytes();
   }
 
-  // Rows [first_row, first_row + rows.n_rows()) from row-major memory of the same dtype. Different rows may be stored
-  // from different threads if they are in different panels.
+  // Rows [first_row, first_row + rows.n_rows()) from row-major memory of the same dtype. Different
+  // rows may be stored from different threads if they are in different panels.
   void store_rows(int64_t first_row, TensorView rows);
   // One row, expanded to F32 [n_cols].
   void load_row(int64_t row, float* out) const;

@@ -1,5 +1,6 @@
-// ThreadPool: the threads of one rank. The caller is thread 0. Not OpenMP: sanitizers understand it, and how it waits is
-// ours to say: waiting threads spin briefly if the host's ranks fit its cores, else they sleep at once.
+// ThreadPool: the threads of one rank. The caller is thread 0. Not OpenMP: sanitizers understand
+// it, and how it waits is ours to say: waiting threads spin briefly if the host's ranks fit its
+// cores, else they sleep at once.
 #pragma once
 
 #include <cstdint>
@@ -17,11 +18,12 @@ class ThreadPool {
 
   int n_threads() const;
 
-  // work(thread) on every thread; returns when all are done. An exception of any thread is rethrown here.
+  // work(thread) on every thread; returns when all are done. An exception of any thread is rethrown
+  // here.
   void run(const std::function<void(int)>& work);
 
-  // work(begin, end) over [0, n), cut into one range per thread at multiples of granule. With one thread, or n of at most
-  // one granule, the caller does it alone.
+  // work(begin, end) over [0, n), cut into one range per thread at multiples of granule. With one
+  // thread, or n of at most one granule, the caller does it alone.
   template <typename Work>
   void parallel_for(int64_t n, int64_t granule, Work&& work) {
     const int64_t n_granules = (n + granule - 1) / granule;

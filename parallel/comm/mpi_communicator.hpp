@@ -15,10 +15,11 @@
 namespace testbed {
 
 // Where the algorithms change over. Measured with benchmarks/all_reduce.cpp, 2 ranks on the 2 cores
-// of a shared host, Open MPI 4.1.4 over shared memory, median us one-shot / two-shot: 16 KiB 3.6 /
-// 6.3, 32 KiB 4.7 / 7.1, 64 KiB 7.2 / 9.0, 128 KiB 12.6 / 13.4, 256 KiB 25 / 24. Two ranks send as
-// much in one exchange as in two, so their limit is twice one_shot_bytes; from three on one-shot
-// sends more, and the limit has not been measured with a core for each rank.
+// of a shared host, Open MPI 4.1.4 over shared memory; median us one-shot / two-shot of two runs at
+// load 4 and 8: 16 KiB 1.4 / 2.1 and 3.6 / 6.2, 32 KiB 2.1 / 2.7 and 4.7 / 7.0, 64 KiB 3.6 / 3.8
+// and 7.2 / 9.0, 128 KiB 6.8 / 6.5 and 12.5 / 13.3. So the limit of 2 ranks, who send as much in
+// one exchange as in two, is twice one_shot_bytes. From 3 ranks on one-shot sends more: not
+// measured with a core for each rank.
 struct AllReduceSizes {
   int64_t one_shot_bytes = int64_t{32} << 10;  // up to this payload, and
   int one_shot_ranks = 8;                      // this many ranks, one exchange instead of two

@@ -9,6 +9,7 @@
 #include "kernels/base/errors.hpp"
 #include "kernels/base/hash.hpp"
 #include "parallel/comm/solo.hpp"
+#include "runtime/serving/memory_plan.hpp"
 
 namespace testbed {
 namespace {
@@ -138,6 +139,19 @@ Reference one_rank(const CheckInput& input, const ModelConfig& config) {
   return reference;
 }
 
+// One rank holds more of the model here than in the run.
+std::optional<std::string> why_too_large(const CheckInput& input, const ModelConfig& config) {
+  const int64_t needed =
+      planned_weights_bytes(input.source, config, {}, input.wanted, input.device.compute_dtype());
+  const int64_t available = host_memory_bytes();
+  if (needed <= available) return std::nullopt;
+  return fmt::format(
+      "the check needs {:.1f} GB of weights on rank 0 and {:.1f} GB are free: --check {}",
+      static_cast<double>(needed) * 1e-9,
+      static_cast<double>(available) * 1e-9,
+      input.mode == CheckMode::full ? "layers" : "off");
+}
+
 // The run's split on fewer layers: as many stages as there are layers for.
 ShardPosition check_position(ShardPosition position, int64_t n_layers) {
   if (position.n_chunks() > n_layers) position.n_virtual_stages = 1;
@@ -211,6 +225,7 @@ ChecksRecord check_against_one_rank(const CheckInput& input) {
   ControlChannel& control = input.replica.control;
 
   Reference reference;
+  control.agree_on_mistake(control.rank() == 0 ? why_too_large(input, config) : std::nullopt);
   if (control.rank() == 0) reference = one_rank(input, config);
   control.barrier();
 

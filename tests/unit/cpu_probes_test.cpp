@@ -67,7 +67,8 @@ TEST(CpuProbes, figures_are_of_this_world) {
 
 TEST(CpuProbes, cache_size_is_a_cache_size) {
   const int64_t n_bytes = last_level_cache_bytes();
-  EXPECT_TRUE(n_bytes == 0 || (n_bytes >= (int64_t{64} << 10) && n_bytes < (int64_t{1} << 40))) << n_bytes;
+  EXPECT_TRUE(n_bytes == 0 || (n_bytes >= (int64_t{64} << 10) && n_bytes < (int64_t{1} << 40)))
+      << n_bytes;
 }
 
 }  // namespace
