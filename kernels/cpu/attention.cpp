@@ -121,7 +121,9 @@ Attention::Attention(const AttentionArgs& args, Isa isa) : args_(args) {
   CHECK(head_dim_ > 0 && head_dim_ <= 256 && head_dim_ % 2 == 0 && args.kv.head_dim == head_dim_);
   CHECK(args.kv.block_size > 0 && args.window >= 0);
   CHECK(static_cast<int64_t>(args.head_to_kv.size()) == n_heads_);
-  kernel_ = isa >= Isa::avx512 ? attend_chunk_avx512 : attend_chunk_portable;
+  kernel_ = isa >= Isa::avx512 ? attend_chunk_avx512
+            : isa == Isa::avx2 ? attend_chunk_avx2
+                               : attend_chunk_portable;
   heads_of_.resize(static_cast<size_t>(args.kv.n_kv_heads));
   for (int64_t h = 0; h < n_heads_; ++h) {
     const int32_t kv_head = args.head_to_kv[static_cast<size_t>(h)];

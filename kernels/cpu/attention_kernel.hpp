@@ -41,6 +41,7 @@ constexpr int64_t attention_scratch_floats(int64_t padded_dim) {
 }
 
 void attend_chunk_portable(const AttentionChunk& c);
+void attend_chunk_avx2(const AttentionChunk& c);
 void attend_chunk_avx512(const AttentionChunk& c);
 
 }  // namespace testbed::cpu
