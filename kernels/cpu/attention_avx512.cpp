@@ -125,20 +125,20 @@ inline void scores_of_rows(const AttentionChunk& c,
                            float* scores) {
   __m512 sum[n_rows][4];
   for (int r = 0; r < n_rows; ++r) {
-    for (int v = 0; v < 4; ++v) sum[r][v] = _mm512_setzero_ps();
+    for (int64_t v = 0; v < 4; ++v) sum[r][v] = _mm512_setzero_ps();
   }
   for (int64_t d = 0; d < c.head_dim; ++d) {
     if (d < tile) prefetch_row(c, next, d);
     __m512 keys[4];
-    for (int v = 0; v < 4; ++v) keys[v] = _mm512_load_ps(k + d * tile + v * 16);
+    for (int64_t v = 0; v < 4; ++v) keys[v] = _mm512_load_ps(k + d * tile + v * 16);
     for (int r = 0; r < n_rows; ++r) {
       const __m512 query = _mm512_set1_ps(q[r * c.padded_dim + d]);
-      for (int v = 0; v < 4; ++v) sum[r][v] = _mm512_fmadd_ps(query, keys[v], sum[r][v]);
+      for (int64_t v = 0; v < 4; ++v) sum[r][v] = _mm512_fmadd_ps(query, keys[v], sum[r][v]);
     }
   }
   const __m512 scale = _mm512_set1_ps(c.scale);
   for (int r = 0; r < n_rows; ++r) {
-    for (int v = 0; v < 4; ++v) {
+    for (int64_t v = 0; v < 4; ++v) {
       _mm512_store_ps(scores + r * tile + v * 16, _mm512_mul_ps(sum[r][v], scale));
     }
   }
@@ -151,13 +151,13 @@ inline float softmax_row(const AttentionChunk& c, int64_t row, int64_t first, fl
   const int64_t end = c.end_key[row] - first < tile ? c.end_key[row] - first : tile;
   const __m512 minus_infinity = _mm512_set1_ps(-__builtin_inff());
   if (begin >= end) {
-    for (int v = 0; v < 4; ++v) _mm512_store_ps(scores + v * 16, _mm512_setzero_ps());
+    for (int64_t v = 0; v < 4; ++v) _mm512_store_ps(scores + v * 16, _mm512_setzero_ps());
     return 1.0F;
   }
   const uint64_t below_end = end == 64 ? ~uint64_t{0} : (uint64_t{1} << end) - 1;
   const uint64_t visible = below_end & (~uint64_t{0} << begin);
   __m512 s[4];
-  for (int v = 0; v < 4; ++v) {
+  for (int64_t v = 0; v < 4; ++v) {
     const auto mask = static_cast<__mmask16>(visible >> (16 * v));
     s[v] = _mm512_mask_loadu_ps(minus_infinity, mask, scores + v * 16);
   }
@@ -165,7 +165,7 @@ inline float softmax_row(const AttentionChunk& c, int64_t row, int64_t first, fl
   const __m512 highest = _mm512_max_ps(_mm512_max_ps(s[0], s[1]), _mm512_max_ps(s[2], s[3]));
   const float tile_maximum = _mm512_reduce_max_ps(highest);
   const float maximum = old_maximum > tile_maximum ? old_maximum : tile_maximum;
-  for (int v = 0; v < 4; ++v) {
+  for (int64_t v = 0; v < 4; ++v) {
     const auto mask = static_cast<__mmask16>(visible >> (16 * v));
     s[v] = exp_of_nonpositive(_mm512_sub_ps(s[v], _mm512_set1_ps(maximum)));
     s[v] = _mm512_maskz_mov_ps(mask, s[v]);
@@ -192,25 +192,25 @@ inline void add_values(const AttentionChunk& c,
   __m512 sum[n_rows][n_vectors];
   for (int r = 0; r < n_rows; ++r) {
     const __m512 keep = _mm512_set1_ps(factor[r]);
-    for (int v = 0; v < n_vectors; ++v) {
+    for (int64_t v = 0; v < n_vectors; ++v) {
       sum[r][v] = _mm512_mul_ps(_mm512_load_ps(out + r * c.padded_dim + v * 16), keep);
     }
   }
   for (int64_t key = begin; key < end; ++key) {
     prefetch_row(c, next, key);
     __m512 values[n_vectors];
-    for (int v = 0; v < n_vectors; ++v) {
+    for (int64_t v = 0; v < n_vectors; ++v) {
       values[v] = _mm512_load_ps(v_tile + key * c.padded_dim + v * 16);
     }
     for (int r = 0; r < n_rows; ++r) {
       const __m512 weight = _mm512_set1_ps(p[r * tile + key]);
-      for (int v = 0; v < n_vectors; ++v) {
+      for (int64_t v = 0; v < n_vectors; ++v) {
         sum[r][v] = _mm512_fmadd_ps(weight, values[v], sum[r][v]);
       }
     }
   }
   for (int r = 0; r < n_rows; ++r) {
-    for (int v = 0; v < n_vectors; ++v) {
+    for (int64_t v = 0; v < n_vectors; ++v) {
       _mm512_store_ps(out + r * c.padded_dim + v * 16, sum[r][v]);
     }
   }

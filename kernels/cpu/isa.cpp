@@ -56,16 +56,20 @@ Isa best_isa() {
 
 Isa choose_isa() {
   const char* wanted = std::getenv("TESTBED_ISA");  // NOLINT(concurrency-mt-unsafe)
-  if (wanted == nullptr || *wanted == '\0') return best_isa();
+  return choose_isa(wanted == nullptr ? "" : wanted, best_isa());
+}
+
+Isa choose_isa(std::string_view wanted, Isa best) {
+  if (wanted.empty()) return best;
   std::string known;
   for (const Isa isa : all_isas) {
     if (isa_name(isa) != wanted) {
       known += (known.empty() ? "" : ", ") + std::string(isa_name(isa));
       continue;
     }
-    if (isa > best_isa()) {
+    if (isa > best) {
       throw ConfigError("TESTBED_ISA=" + std::string(wanted) + ": this processor's best level is " +
-                        std::string(isa_name(best_isa())));
+                        std::string(isa_name(best)));
     }
     return isa;
   }

@@ -16,6 +16,7 @@ constexpr std::string_view isa_name(Isa isa) {
 // The best level that processor and operating system support; TESTBED_ISA=NAME asks for a lower one
 // (ConfigError if the processor lacks it or the name is unknown).
 Isa choose_isa();
+Isa choose_isa(std::string_view wanted, Isa best);  // the same, of a given processor; "" = its best
 Isa best_isa();
 
 }  // namespace testbed::cpu

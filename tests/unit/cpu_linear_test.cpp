@@ -324,9 +324,10 @@ TEST_F(IsaOverride, of_an_unknown_name_is_a_config_error_that_lists_the_names) {
 }
 
 TEST_F(IsaOverride, above_the_processor_is_a_config_error) {
-  if (best_isa() == Isa::avx512_bf16) GTEST_SKIP() << "this processor has every level";
-  setenv("TESTBED_ISA", "avx512_bf16", 1);
-  EXPECT_THROW(choose_isa(), ConfigError);
+  EXPECT_THROW(choose_isa("avx512_bf16", Isa::avx512), ConfigError);
+  EXPECT_THROW(choose_isa("avx2", Isa::portable), ConfigError);
+  EXPECT_EQ(choose_isa("avx2", Isa::avx512), Isa::avx2);
+  EXPECT_EQ(choose_isa("", Isa::avx2), Isa::avx2);
 }
 
 TEST(ThreadPool, runs_the_work_once_on_every_thread) {
