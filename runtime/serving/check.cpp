@@ -25,7 +25,7 @@ std::vector<Request> check_requests(const ModelConfig& config) {
     Request request{
         .index = static_cast<int32_t>(requests.size()), .prompt_ids = {}, .max_new_tokens = 1};
     for (int64_t i = 0; i < n_tokens; ++i) {
-      const uint64_t draw = mix64(static_cast<uint64_t>(request.index * 1000 + i));
+      const uint64_t draw = mix64(static_cast<uint64_t>(int64_t{request.index} * 1000 + i));
       request.prompt_ids.push_back(
           static_cast<int32_t>(draw % static_cast<uint64_t>(config.vocab_size)));
     }

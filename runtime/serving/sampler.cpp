@@ -39,6 +39,7 @@ std::vector<int32_t> greedy(Device& device,
     for (RowMax& row : mine) row.value = -std::numeric_limits<float>::infinity();
   }
   std::vector<LocalMax> local;
+  local.reserve(mine.size());
   for (const RowMax& row : mine) {
     local.push_back({row.value, static_cast<int32_t>(row.index + first_id), row.finite ? 1 : 0});
   }
@@ -126,6 +127,7 @@ int32_t draw(std::span<const float> logits, double temperature, double top_p, do
   });
   const double largest = logits[static_cast<size_t>(order.front())];
   std::vector<double> weight;
+  weight.reserve(order.size());
   for (const int32_t id : order) {
     weight.push_back(std::exp((logits[static_cast<size_t>(id)] - largest) / temperature));
   }
