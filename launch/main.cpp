@@ -20,6 +20,17 @@ int said_once(const MpiWorld& world, const Error& error) {
   return static_cast<int>(error.code());
 }
 
+// How messages travel is settled when MPI starts. A mistake in the arguments is told once it has.
+MpiOptions mpi_options(std::span<const std::string> args) {
+  try {
+    const auto parsed = parse_command_line(args);
+    const auto* config = std::get_if<RunConfig>(&parsed);
+    return {.receiver_fetches = config != nullptr && config->parallel.pp > 1};
+  } catch (const ConfigError&) {
+    return {};
+  }
+}
+
 // Hardware that would be left idle in silence is a mistake, not a fallback.
 void check_device_choice(const RunConfig& config) {
   if (config.device == DeviceChoice::automatic && std::filesystem::exists("/dev/nvidiactl")) {
@@ -82,7 +93,7 @@ int guarded(MpiWorld& world, std::span<const std::string> args) {
 }  // namespace testbed
 
 int main(int argc, char** argv) {
-  testbed::MpiWorld world;
   const std::vector<std::string> args(argv + 1, argv + argc);
+  testbed::MpiWorld world(testbed::mpi_options(args));
   return testbed::guarded(world, args);
 }

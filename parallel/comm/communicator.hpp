@@ -113,6 +113,10 @@ class Communicator {
   Pending send(TensorView x, int target);
   Pending recv(TensorView x, int source);
 
+  // Lets messages that are on their way move on: called between ops, for transports whose messages
+  // do not move while the sender computes.
+  virtual void progress() {}
+
   // Who is told of each operation; nullptr (the default) stamps nothing.
   void set_sink(CommSink* sink) { sink_ = sink; }
   // Called on entry to each all_reduce, before its arrival is stamped (--inject delay).

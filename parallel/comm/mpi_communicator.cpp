@@ -123,6 +123,12 @@ std::byte* MpiCommunicator::scratch(int64_t n_bytes) {
   return scratch_.data();
 }
 
+void MpiCommunicator::progress() {
+  int found = 0;  // not wanted: any call into MPI moves all of its messages
+  check_mpi(MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, comm_, &found, MPI_STATUS_IGNORE),
+            "MPI_Iprobe");
+}
+
 CommAlgorithm MpiCommunicator::all_reduce_algorithm(int64_t n_bytes) const {
   const AllReduceSizes& sizes = options_.sizes;
   const int64_t limit = (size() == 2 ? 2 : 1) * sizes.one_shot_bytes;

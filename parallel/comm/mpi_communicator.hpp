@@ -38,6 +38,7 @@ class MpiCommunicator final : public Communicator {
   // The group's ranks call it together.
   MpiCommunicator(GroupInfo group, Options options);
   ~MpiCommunicator() override;
+  void progress() override;
   std::string_view transport() const override { return options_.transport; }
 
  protected:

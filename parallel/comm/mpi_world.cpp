@@ -40,9 +40,11 @@ int cores_for_ranks_of_host() {
   return CPU_COUNT(&mine);
 }
 
-void set_open_mpi_defaults() {
+void set_open_mpi_defaults(const MpiOptions& options) {
   constexpr int keep_users = 0;
-  setenv("OMPI_MCA_btl_vader_single_copy_mechanism", "none", keep_users);
+  if (!options.receiver_fetches) {
+    setenv("OMPI_MCA_btl_vader_single_copy_mechanism", "none", keep_users);
+  }
   if (integer_in_environment("OMPI_COMM_WORLD_LOCAL_SIZE") > cores_for_ranks_of_host()) {
     setenv("OMPI_MCA_mpi_yield_when_idle", "1", keep_users);
   }
@@ -136,8 +138,8 @@ std::vector<std::string> label_hosts(const std::vector<std::string>& names, int 
 
 }  // namespace
 
-MpiWorld::MpiWorld() {
-  set_open_mpi_defaults();
+MpiWorld::MpiWorld(const MpiOptions& options) {
+  set_open_mpi_defaults(options);
   int provided = 0;
   check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided), "MPI_Init_thread");
   MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);

@@ -19,6 +19,7 @@
 #include "runtime/report/csv.hpp"
 #include "runtime/report/json.hpp"
 #include "runtime/report/table.hpp"
+#include "runtime/report/text.hpp"
 #include "runtime/text/tokenizer.hpp"
 
 namespace testbed {
@@ -88,9 +89,10 @@ std::vector<std::string> labels_of(const RankContext& context,
   if (run.workload.context > 0) labels.push_back("synthetic KV cache");
   if (run.workload.is_synthetic()) labels.push_back("synthetic prompts");
   if (context.machine.ranks_on_host > context.machine.cores_on_host) {
-    labels.push_back(fmt::format("oversubscribed: {} ranks on {} cores; bubble not comparable",
-                                 context.machine.ranks_on_host,
-                                 context.machine.cores_on_host));
+    labels.push_back(
+        fmt::format("oversubscribed: {} ranks on {} cores; wire, wait and bubble not comparable",
+                    context.machine.ranks_on_host,
+                    context.machine.cores_on_host));
   }
   for (const DelayInjection& delay : run.inject) {
     labels.push_back(fmt::format(
@@ -206,7 +208,7 @@ void announce(const RankContext& context, const ModelConfig& model) {
   fmt::print(out,
              "testbed {}: {}, {} layers, {} on {} rank{} (tp {}, pp {}, dp {}{}), {}\n",
              TESTBED_VERSION,
-             model.name,
+             printable(model.name),
              model.n_layers,
              context.device.kind(),
              context.mesh.world_size(),

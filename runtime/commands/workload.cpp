@@ -42,12 +42,15 @@ std::vector<Prompt> prompts_of(const WorkloadConfig& workload) {
 }
 
 // A tokenizer that cannot be used matters only where text has to be read.
+// It comes with the model, or with the weights that were given for a preset.
 std::unique_ptr<Tokenizer> tokenizer_for(const std::vector<Prompt>& prompts,
-                                         const std::string& model) {
+                                         const RunConfig& config) {
+  const bool from_weights = config.weights && *config.weights != "random";
+  const std::string& source = from_weights ? *config.weights : config.model;
   const bool has_text = std::any_of(
       prompts.begin(), prompts.end(), [](const Prompt& prompt) { return prompt.text.has_value(); });
   try {
-    return load_tokenizer(locate_model(model));
+    return load_tokenizer(locate_model(source));
   } catch (const Error&) {
     if (has_text) throw;
     return nullptr;
@@ -155,7 +158,7 @@ Workload make_workload(const RankContext& context, const ModelConfig& model) {
     if (context.rank == 0) {
       try {
         const std::vector<Prompt> prompts = prompts_of(config.workload);
-        workload.tokenizer = tokenizer_for(prompts, config.model);
+        workload.tokenizer = tokenizer_for(prompts, config);
         packed = pack(real_requests(config, prompts, workload.tokenizer.get()));
       } catch (const Error& e) {
         error = e.what();

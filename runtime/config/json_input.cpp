@@ -26,7 +26,11 @@ std::string reason_of(const json::exception& error) {
   const std::string_view what = error.what();
   const size_t column = what.find(", column ");
   const size_t cut = column == std::string_view::npos ? what.find("] ") : what.find(": ", column);
-  return std::string(cut == std::string_view::npos ? what : what.substr(cut + 2));
+  std::string reason(cut == std::string_view::npos ? what : what.substr(cut + 2));
+  // The parser shows the bytes it last read as they are.
+  const auto printable = [](char c) { return c >= ' ' && c <= '~'; };
+  for (char& c : reason) c = printable(c) ? c : '?';
+  return reason;
 }
 
 // Refuses duplicate keys and deep nesting while nlohmann parses; it would keep the last duplicate.

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 
 namespace testbed {
 
@@ -16,5 +17,10 @@ std::optional<double> flushed_bubble(int64_t n_stages,
 
 // Not flushed (decode): a microbatch's next token starts when its own returns: max(0, 1 - M/P).
 double decode_bubble(int64_t n_stages, int64_t n_microbatches);
+
+// The same for stages that are not equal, from what each was busy in a step (v = 1): what the
+// formula would be for them. With t the busy time of a stage per microbatch a flushed step takes
+// sum(t) + (M-1) max(t), and one that is not flushed max(M max(t), sum(t)).
+double bubble_of_stages(std::span<const double> busy, int64_t n_microbatches, bool flushed);
 
 }  // namespace testbed

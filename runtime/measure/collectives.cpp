@@ -88,9 +88,20 @@ void add_member(const Breakdown& breakdown, const CommCall::Member& member, Kind
   kind.wire_ns_of_rank[member.rank] += rank.comm_wire_ns[event];
   if (breakdown.comms.timings[static_cast<size_t>(member.rank)][event].unresolved) {
     ++kind.unresolved;
-  } else if (event_of(breakdown, member).comm.op != CommOp::send) {
-    kind.wait_us.push_back(ns_to_us(rank.comm_blocked_ns[event]));
   }
+}
+
+// What the call made its most patient rank wait: the last one, who does not wait, is not averaged
+// in.
+void add_wait(const Breakdown& breakdown, const CommCall& call, KindSum& kind) {
+  int64_t longest_ns = 0;
+  for (const CommCall::Member& member : call.members) {
+    const auto event = static_cast<size_t>(member.event);
+    if (event_of(breakdown, member).comm.op == CommOp::send) continue;
+    if (breakdown.comms.timings[static_cast<size_t>(member.rank)][event].unresolved) return;
+    longest_ns = std::max(longest_ns, breakdown.rank(member.rank).comm_blocked_ns[event]);
+  }
+  kind.wait_us.push_back(ns_to_us(longest_ns));
 }
 
 void add_call(const Breakdown& breakdown, const CommCall& call, Phase phase, KindSum& kind) {
@@ -102,6 +113,7 @@ void add_call(const Breakdown& breakdown, const CommCall& call, Phase phase, Kin
     wire_bytes = std::max(wire_bytes, event_of(breakdown, member).comm.wire_bytes);
     add_member(breakdown, member, kind);
   }
+  add_wait(breakdown, call, kind);
   kind.n = message ? 2 : record.group_size;
   ++kind.calls;
   kind.payload_bytes += record.payload_bytes;

@@ -31,13 +31,15 @@ int64_t resident_bytes(const AnalysisInput& input, const std::vector<int>& ranks
 MemoryDomainRecord domain_of(const AnalysisInput& input,
                              const PhaseRecord& phase,
                              const PeakRecord& peak,
-                             double step_s) {
+                             double seconds) {
   MemoryDomainRecord domain;
   domain.name = peak.memory_domain;
   domain.ranks = peak.ranks;
+  int64_t bytes_total = 0;
   for (const int rank : peak.ranks) {
     const DevicePhaseRecord& device = phase.per_device[static_cast<size_t>(rank)];
     domain.bytes_per_step += device.weight_bytes + device.kv_bytes;
+    bytes_total += device.read_bytes_total;
   }
   // Microbatches read the same weights again: the bytes of a step can exceed what is there.
   domain.working_set_bytes = domain.bytes_per_step;
@@ -45,14 +47,14 @@ MemoryDomainRecord domain_of(const AnalysisInput& input,
   if (resident > 0) domain.working_set_bytes = std::min(domain.working_set_bytes, resident);
   domain.cache_resident = domain.working_set_bytes < 4 * peak.llc_bytes;
   domain.peak_bytes_per_s = peak.read_bytes_per_s.median();
-  if (!domain.cache_resident && step_s > 0.0) {
-    domain.mbu = static_cast<double>(domain.bytes_per_step) / (step_s * domain.peak_bytes_per_s);
+  if (!domain.cache_resident && seconds > 0.0) {
+    domain.mbu = static_cast<double>(bytes_total) / (seconds * domain.peak_bytes_per_s);
   }
   return domain;
 }
 
-void add_mfu(PhaseRecord& phase, double step_s, double peak_flops) {
-  const double achieved = static_cast<double>(phase.model_flops) / step_s;
+void add_mfu(PhaseRecord& phase, double seconds, double peak_flops) {
+  const double achieved = static_cast<double>(phase.model_flops_total) / seconds;
   phase.mfu = achieved / peak_flops;
   if (*phase.mfu <= 1.0) return;
   throw Error(ExitCode::runtime_failure,
@@ -63,15 +65,15 @@ void add_mfu(PhaseRecord& phase, double step_s, double peak_flops) {
                           peak_flops));
 }
 
-void add_roofline(PhaseRecord& phase, double step_s, double peak_flops, double bytes_per_s) {
-  const int64_t n_bytes = phase.weight_bytes + phase.kv_bytes;
+void add_roofline(PhaseRecord& phase, double seconds, double peak_flops, double bytes_per_s) {
+  const int64_t n_bytes = phase.weight_bytes_total + phase.kv_bytes_total;
   if (n_bytes == 0) return;
   RooflineRecord roofline;
   roofline.intensity_flop_per_byte =
-      static_cast<double>(phase.flops) / static_cast<double>(n_bytes);
+      static_cast<double>(phase.flops_total) / static_cast<double>(n_bytes);
   roofline.ridge_flop_per_byte = peak_flops / bytes_per_s;
   roofline.attainable_flops = std::min(peak_flops, bytes_per_s * roofline.intensity_flop_per_byte);
-  roofline.achieved_flops = static_cast<double>(phase.flops) / step_s;
+  roofline.achieved_flops = static_cast<double>(phase.flops_total) / seconds;
   roofline.regime =
       roofline.intensity_flop_per_byte < roofline.ridge_flop_per_byte ? "memory" : "compute";
   phase.roofline = roofline;
@@ -113,20 +115,21 @@ std::vector<PeakRecord> peak_records(const AnalysisInput& input) {
 
 void add_efficiency(const AnalysisInput& input, PhaseRecord& phase, RunRecord& record) {
   if (phase.step_ms.empty()) return;
-  const double step_s = phase.step_ms.median() * 1e-3;
+  const double seconds = phase.duration_s.median();
   double peak_flops = 0.0;
   double bytes_per_s = 0.0;
   for (const PeakRecord& peak : record.peaks) {
-    phase.memory_domains.push_back(domain_of(input, phase, peak, step_s));
+    phase.memory_domains.push_back(domain_of(input, phase, peak, seconds));
     phase.cache_resident = phase.cache_resident || phase.memory_domains.back().cache_resident;
     peak_flops += peak.peak_flops;
     bytes_per_s += peak.read_bytes_per_s.median();
   }
-  if (step_s <= 0.0) return;
-  add_mfu(phase, step_s, peak_flops);
-  add_roofline(phase, step_s, peak_flops, bytes_per_s);
+  if (seconds <= 0.0) return;
+  add_mfu(phase, seconds, peak_flops);
+  add_roofline(phase, seconds, peak_flops, bytes_per_s);
   if (phase.cache_resident) return;
-  phase.mbu = static_cast<double>(phase.weight_bytes + phase.kv_bytes) / (step_s * bytes_per_s);
+  phase.mbu = static_cast<double>(phase.weight_bytes_total + phase.kv_bytes_total) /
+              (seconds * bytes_per_s);
 }
 
 }  // namespace testbed

@@ -137,6 +137,7 @@ std::optional<PipelineRecord> pipeline_of(const Breakdown& breakdown, Phase phas
                            pipeline.effective_microbatches,
                            breakdown.input.run.parallel.virtual_stages)
           : std::optional<double>(decode_bubble(n_stages, pipeline.effective_microbatches));
+  std::vector<double> busy_ms;
   for (int i = 0; i < n_stages; ++i) {
     const StageSum& sum = sums[static_cast<size_t>(i)];
     StageRecord stage{.stage = i, .layers = {sum.layers.begin(), sum.layers.end()}};
@@ -145,7 +146,12 @@ std::optional<PipelineRecord> pipeline_of(const Breakdown& breakdown, Phase phas
     stage.idle_ms = per(ns_to_ms(sum.bubble_ns), sum.n_steps);
     pipeline.bubble_measured +=
         per(static_cast<double>(sum.bubble_ns), sum.window_ns) / static_cast<double>(n_stages);
+    busy_ms.push_back(stage.busy_ms);
     pipeline.stages.push_back(std::move(stage));
+  }
+  if (breakdown.input.run.parallel.virtual_stages == 1) {
+    pipeline.bubble_from_stages =
+        bubble_of_stages(busy_ms, pipeline.effective_microbatches, pipeline.flushed);
   }
   return pipeline;
 }

@@ -116,6 +116,7 @@ DevicePhaseRecord device_of(const Breakdown& breakdown, int rank, PhaseRecord& p
   device.kv_bytes = per_rounded(cost.kv_bytes, steps);
   device.kv_write_bytes = per_rounded(cost.kv_write_bytes, steps);
   device.flops = per_rounded(cost.flops, steps);
+  device.read_bytes_total = cost.weight_bytes + cost.kv_bytes;
   add_times(breakdown.rank(rank), phase.phase, device);
 
   phase.steps = std::max(phase.steps, steps);
@@ -127,6 +128,7 @@ DevicePhaseRecord device_of(const Breakdown& breakdown, int rank, PhaseRecord& p
   phase.weight_bytes_total += cost.weight_bytes;
   phase.kv_bytes_total += cost.kv_bytes;
   phase.flops_total += cost.flops;
+  phase.model_flops_total += cost.model_flops;
   return device;
 }
 

@@ -79,6 +79,7 @@ struct DevicePhaseRecord {
   int64_t kv_bytes = 0;
   int64_t kv_write_bytes = 0;
   int64_t flops = 0;
+  int64_t read_bytes_total = 0;  // weights + KV of one repeat
   double step_ms = 0.0;
   double weights_ms = 0.0;
   double kv_ms = 0.0;
@@ -112,7 +113,8 @@ struct CollectiveRecord {
   int64_t payload_bytes = 0;
   int64_t wire_bytes_per_device = 0;
   int64_t payload_bytes_per_step = 0;  // of the busiest group
-  // Median over calls and ranks; null where clocks of several hosts cannot tell.
+  // Of a call: the longest wait of its ranks; the median over calls. Null where clocks of several
+  // hosts cannot tell.
   std::optional<double> wait_us;
   struct Wire {
     double median = 0.0;
@@ -152,7 +154,8 @@ struct StageRecord {
 struct PipelineRecord {
   bool flushed = false;
   double bubble_measured = 0.0;
-  std::optional<double> bubble_formula;
+  std::optional<double> bubble_formula;      // for equal stages
+  std::optional<double> bubble_from_stages;  // for these stages' busy times; null if interleaved
   int effective_microbatches = 1;
   std::vector<StageRecord> stages;
 };
@@ -188,7 +191,11 @@ struct PhaseRecord {
   int64_t weight_bytes = 0;
   int64_t kv_bytes = 0;
   int64_t kv_write_bytes = 0;
+  // Timed pass, of a repeat: all steps of the phase, of the replica that takes longest. What MFU,
+  // MBU and the roofline divide the totals by: replicas may have unequal numbers of steps.
+  Repeated duration_s;
   int64_t flops_total = 0;  // one repeat, all devices: exact
+  int64_t model_flops_total = 0;
   int64_t weight_bytes_total = 0;
   int64_t kv_bytes_total = 0;
   std::optional<RooflineRecord> roofline;  // null without peaks
@@ -216,6 +223,12 @@ struct ChecksRecord {
     std::string mode = "off";  // off, layers, full
     int64_t compared = 0;      // values compared
     std::optional<double> max_abs_diff;
+    std::optional<double> tolerance;  // what rounding explains
+    // What was checked: the run's split, on fewer layers as many stages as there are layers for.
+    int layers = 0;
+    int tp = 1;
+    int pp = 1;
+    int virtual_stages = 1;
     std::optional<std::string> first_difference;
   } against_one_rank;
   std::optional<bool> replicas_bitwise_equal;  // null: not checked

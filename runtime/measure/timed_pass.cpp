@@ -25,25 +25,30 @@ std::vector<double> all_step_times_ms(const AnalysisInput& input, Phase phase) {
   return times;
 }
 
-// Tokens of the phase's steps over their time. Replicas run at once: the one that takes longest
-// counts.
+// Time in the phase's steps. Replicas run at once: the one that takes longest counts.
+double duration_s(const GenerationTiming& repeat, Phase phase) {
+  std::map<int32_t, int64_t> time_ns;
+  int64_t longest_ns = 0;
+  for (const StepTiming& step : repeat.steps) {
+    if (step.phase != phase) continue;
+    int64_t& of_replica = time_ns[step.dp];
+    of_replica += step.end_ns - step.begin_ns;
+    longest_ns = std::max(longest_ns, of_replica);
+  }
+  return static_cast<double>(longest_ns) * 1e-9;
+}
+
+// Tokens of the phase's steps over their time.
 void add_rate(const GenerationTiming& repeat,
               Phase phase,
               int64_t StepTiming::*tokens,
               Repeated& rates) {
-  std::map<int32_t, int64_t> time_ns;
   int64_t n_tokens = 0;
   for (const StepTiming& step : repeat.steps) {
-    if (step.phase != phase) continue;
-    time_ns[step.dp] += step.end_ns - step.begin_ns;
-    n_tokens += step.*tokens;
+    if (step.phase == phase) n_tokens += step.*tokens;
   }
-  int64_t longest_ns = 0;
-  for (const auto& [dp, ns] : time_ns) longest_ns = std::max(longest_ns, ns);
-  if (longest_ns > 0) {
-    rates.repeats.push_back(static_cast<double>(n_tokens) /
-                            (static_cast<double>(longest_ns) * 1e-9));
-  }
+  const double seconds = duration_s(repeat, phase);
+  if (seconds > 0.0) rates.repeats.push_back(static_cast<double>(n_tokens) / seconds);
 }
 
 double ttft_ms(const RequestTiming& request) {
@@ -103,7 +108,9 @@ void add_timing(const AnalysisInput& input, RunRecord& record) {
 void add_phase_timing(const AnalysisInput& input, PhaseRecord& phase) {
   for (const GenerationTiming& repeat : input.timed) {
     const std::vector<double> times = step_times_ms(repeat, phase.phase);
-    if (!times.empty()) phase.step_ms.repeats.push_back(mean(times));
+    if (times.empty()) continue;
+    phase.step_ms.repeats.push_back(mean(times));
+    phase.duration_s.repeats.push_back(duration_s(repeat, phase.phase));
   }
   if (!phase.step_ms.empty()) {
     phase.step_ms_summary = summarise(all_step_times_ms(input, phase.phase));

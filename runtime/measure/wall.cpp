@@ -103,6 +103,18 @@ std::string wall_sentence(const RunRecord& record) {
                                      name,
                                      bound_clause(*phase),
                                      other_clause(*phase, record.world_size));
+  if (phase->bound_by != "wait" && phase->shares.wait > 0.1) {
+    sentence += fmt::format(" Ranks wait{}.", late_rank(*phase));
+  }
+  const bool oversubscribed =
+      std::any_of(record.run.labels.begin(), record.run.labels.end(), [](const std::string& label) {
+        return label.rfind("oversubscribed", 0) == 0;
+      });
+  if (oversubscribed) {
+    sentence +=
+        " With more ranks than cores, wire, wait and bubble measure the operating system: they say "
+        "nothing of the interconnect.";
+  }
   if (phase->cache_resident) {
     sentence += " The working set fits the cache: this says little about memory.";
   } else if (phase->mbu) {

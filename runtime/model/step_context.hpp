@@ -40,8 +40,10 @@ struct StepContext {
   Timeline* timeline;  // nullptr in a timed pass
 };
 
-// Names the piece of the model that is running, for the timeline.
+// The next piece of the model begins: messages to other stages move on, and the timeline is told
+// its name.
 inline void enter(StepContext& context, int64_t layer, Site site) {
+  if (context.groups.pp.size() > 1) context.groups.pp.progress();
   if (context.timeline == nullptr) return;
   context.timeline->scope().layer = static_cast<int32_t>(layer);
   context.timeline->scope().site = site;

@@ -186,6 +186,7 @@ Json pipeline_json(const std::optional<PipelineRecord>& p) {
   return {{"flushed", p->flushed},
           {"bubble_measured", number(p->bubble_measured)},
           {"bubble_formula", number(p->bubble_formula)},
+          {"bubble_from_stages", number(p->bubble_from_stages)},
           {"effective_microbatches", p->effective_microbatches},
           {"stages", list(p->stages, stage_json)}};
 }
@@ -209,6 +210,8 @@ Json phase_json(const PhaseRecord& p) {
   json["kv_bytes"] = p.kv_bytes;
   json["kv_write_bytes"] = p.kv_write_bytes;
   json["flops_total"] = p.flops_total;
+  json["model_flops_total"] = p.model_flops_total;
+  add_repeated(json, "duration_s", p.duration_s);
   json["weight_bytes_total"] = p.weight_bytes_total;
   json["kv_bytes_total"] = p.kv_bytes_total;
   json["roofline"] = roofline_json(p.roofline);
@@ -240,6 +243,11 @@ Json checks_json(const ChecksRecord& c) {
            {{"mode", c.against_one_rank.mode},
             {"compared", c.against_one_rank.compared},
             {"max_abs_diff", number(c.against_one_rank.max_abs_diff)},
+            {"tolerance", number(c.against_one_rank.tolerance)},
+            {"layers", c.against_one_rank.layers},
+            {"tp", c.against_one_rank.tp},
+            {"pp", c.against_one_rank.pp},
+            {"virtual_stages", c.against_one_rank.virtual_stages},
             {"first_difference", or_null(c.against_one_rank.first_difference)}}},
           {"replicas_bitwise_equal", or_null(c.replicas_bitwise_equal)}};
 }

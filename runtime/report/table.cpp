@@ -44,8 +44,15 @@ void add_checks(Lines& out, const ChecksRecord& checks) {
   if (one.mode == "off") {
     line += " not compared with one rank";
   } else {
-    line += fmt::format(" {} values against one rank", one.compared);
-    if (one.max_abs_diff) line += fmt::format(", largest difference {:.2g}", *one.max_abs_diff);
+    line += fmt::format(" {} values of {} layer{}, tp {} x pp {}{}, against one rank",
+                        one.compared,
+                        one.layers,
+                        one.layers == 1 ? "" : "s",
+                        one.tp,
+                        one.pp,
+                        one.virtual_stages > 1 ? fmt::format(" x {}", one.virtual_stages) : "");
+    if (one.max_abs_diff) line += fmt::format(": largest difference {:.2g}", *one.max_abs_diff);
+    if (one.tolerance) line += fmt::format(" of {:.2g} that rounding explains", *one.tolerance);
     if (one.first_difference) line += ", DIFFERS FIRST at " + printable(*one.first_difference);
   }
   if (checks.replicas_bitwise_equal) {

@@ -185,13 +185,15 @@ std::string layer_range(const std::vector<int>& layers) {
 void add_pipeline(Lines& out, const PhaseRecord& phase) {
   if (!phase.pipeline) return;
   const PipelineRecord& p = *phase.pipeline;
-  out.add("    bubble {} measured, {} by the formula ({}, {} microbatch{} in {} stages)",
-          percent(p.bubble_measured),
-          percent(p.bubble_formula),
-          p.flushed ? "flushed" : "not flushed",
-          p.effective_microbatches,
-          p.effective_microbatches == 1 ? "" : "es",
-          p.stages.size());
+  out.add(
+      "    bubble {} measured, {} by the formula for equal stages{} ({}, {} microbatch{} in {})",
+      percent(p.bubble_measured),
+      percent(p.bubble_formula),
+      p.bubble_from_stages ? fmt::format(", {} for these", percent(p.bubble_from_stages)) : "",
+      p.flushed ? "flushed" : "not flushed",
+      p.effective_microbatches,
+      p.effective_microbatches == 1 ? "" : "es",
+      p.stages.size());
   for (const StageRecord& s : p.stages) {
     out.add("      stage {:<3} layers {:<12} busy {:>8} ms, transfer {:>8} ms, idle {:>8} ms",
             s.stage,

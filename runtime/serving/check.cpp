@@ -196,17 +196,18 @@ struct RankHash {
   int taking_part;
   uint64_t hash;
 };
-bool replicas_equal(const std::vector<Bytes>& hashes) {
+// nullopt where no two ranks hold the same.
+std::optional<bool> replicas_equal(const std::vector<Bytes>& hashes) {
   std::vector<std::optional<uint64_t>> of_stage;
-  bool equal = true;
+  std::optional<bool> equal;
   for (const Bytes& bytes : hashes) {
     RankHash mine{};
     ByteReader(bytes).get(mine);
     if (mine.taking_part == 0) continue;
     of_stage.resize(std::max(of_stage.size(), static_cast<size_t>(mine.stage) + 1));
     std::optional<uint64_t>& expected = of_stage[static_cast<size_t>(mine.stage)];
-    if (!expected) expected = mine.hash;
-    equal = equal && *expected == mine.hash;
+    if (expected) equal = equal.value_or(true) && *expected == mine.hash;
+    expected = mine.hash;
   }
   return equal;
 }
@@ -245,6 +246,10 @@ ChecksRecord check_against_one_rank(const CheckInput& input) {
   ByteWriter hash;
   hash.put(RankHash{input.position.stage, takes_part ? 1 : 0, split.residual_hash});
   record.replicas_bitwise_equal = replicas_equal(control.all_gather(hash.take()));
+  record.against_one_rank.layers = static_cast<int>(config.n_layers);
+  record.against_one_rank.tp = position.tp;
+  record.against_one_rank.pp = position.n_stages;
+  record.against_one_rank.virtual_stages = position.n_virtual_stages;
 
   std::optional<std::string> failure;
   const std::vector<Bytes> all_rows =
@@ -254,6 +259,7 @@ ChecksRecord check_against_one_rank(const CheckInput& input) {
     const Difference difference = compare(reference.rows, unpack(bytes), reference.tolerance);
     record.against_one_rank.compared = difference.n_compared;
     record.against_one_rank.max_abs_diff = difference.max_abs;
+    record.against_one_rank.tolerance = reference.tolerance;
     record.against_one_rank.first_difference = difference.first;
     if (difference.first) {
       failure = fmt::format(
@@ -264,7 +270,7 @@ ChecksRecord check_against_one_rank(const CheckInput& input) {
           *difference.first);
     }
   }
-  if (!failure && !*record.replicas_bitwise_equal) {
+  if (!failure && record.replicas_bitwise_equal == false) {
     failure = "check failed: ranks that must hold the same values differ";
   }
   control.agree(failure);

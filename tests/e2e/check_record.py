@@ -45,7 +45,7 @@ COLLECTIVE = {
     "latest": [{"rank": INT, "count": INT, "median_us": NUM}]}
 LAYER = {**{name: INT for name in ("layer", "weight_bytes", "kv_bytes", "all_reduce_payload_bytes",
                                    "all_reduce_wire_bytes")}, "memory_ms": NUM, "wire_ms": NUM}
-PIPELINE = {"flushed": BOOL, "bubble_measured": NUM, "bubble_formula": OPT(NUM),
+PIPELINE = {"flushed": BOOL, "bubble_measured": NUM, "bubble_formula": OPT(NUM), "bubble_from_stages": OPT(NUM),
             "stages": [{"stage": INT, "layers": [INT], "busy_ms": NUM, "transfer_ms": NUM, "idle_ms": NUM}]}
 PHASE = {
     "steps": INT, "step_ms": NUM, "bound_by": STR, "shares": SHARES, "mfu": NUM, "mbu": OPT(NUM), "flops": INT,
@@ -64,7 +64,8 @@ RECORD = {
                "step_ms": {"median": NUM, "p90": NUM, "p99": NUM, "min": NUM, "max": NUM, "n": INT}},
     "memory": [{name: INT for name in ("rank", "weights_bytes", "kv_bytes_per_token", "kv_pool_bytes", "kv_used_bytes",
                                        "kv_waste_bytes", "workspace_bytes", "capacity_bytes")}],
-    "checks": {"against_one_rank": {"mode": STR, "compared": INT, "max_abs_diff": OPT(NUM), "first_difference": OPT(STR)},
+    "checks": {"against_one_rank": {"mode": STR, "compared": INT, "max_abs_diff": OPT(NUM), "tolerance": OPT(NUM), "layers": INT, "tp": INT, "pp": INT, "virtual_stages": INT,
+                "first_difference": OPT(STR)},
                "replicas_bitwise_equal": OPT(BOOL)},
     "instrument_overhead": NUM,
     "fingerprint": {"hosts": [STR], "devices": [STR], "driver": OPT(STR), "libraries": MAP, "binding": [STR],

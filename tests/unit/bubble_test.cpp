@@ -77,5 +77,15 @@ TEST(Bubble, decode_is_not_flushed) {
   EXPECT_THROW(decode_bubble(0, 1), InternalError);
 }
 
+TEST(Bubble, unequal_stages_wait_for_the_longest) {
+  const std::vector<double> equal = {6.0, 6.0, 6.0};
+  EXPECT_DOUBLE_EQ(bubble_of_stages(equal, 4, true), *flushed_bubble(3, 4, 1));
+  EXPECT_DOUBLE_EQ(bubble_of_stages(equal, 2, false), decode_bubble(3, 2));
+  const std::vector<double> uneven = {8.0, 2.0};  // per microbatch of four: 2 and 0.5
+  EXPECT_DOUBLE_EQ(bubble_of_stages(uneven, 4, true), 1.0 - 10.0 / (2 * 8.5));
+  EXPECT_DOUBLE_EQ(bubble_of_stages(uneven, 4, false), 1.0 - 10.0 / (2 * 8.0));
+  EXPECT_DOUBLE_EQ(bubble_of_stages(uneven, 1, false), 0.5);
+}
+
 }  // namespace
 }  // namespace testbed
