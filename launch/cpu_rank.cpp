@@ -80,8 +80,10 @@ double CpuProcess::peak_flops(DType compute) {
 double CpuProcess::read_bandwidth_sample() {
   constexpr double seconds = 0.03;
   if (read_buffer_.empty()) {
-    // Together the host's ranks read four times the last-level cache.
-    const int64_t n_bytes = 4 * std::max(llc_bytes_, default_llc_bytes) / n_local_ranks_;
+    // Together the host's ranks read eight times the last-level cache, and each at least four times
+    // what one core could have of it to itself: a virtual machine may not show all there is.
+    const int64_t llc_bytes = std::max(llc_bytes_, default_llc_bytes);
+    const int64_t n_bytes = std::max(8 * llc_bytes / n_local_ranks_, 4 * default_llc_bytes);
     read_buffer_ = Tensor(DType::F32, {n_bytes / 4});
     std::fill_n(read_buffer_.as<float>(), read_buffer_.n_elements(), 1.0F);
   }

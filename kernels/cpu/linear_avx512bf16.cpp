@@ -85,7 +85,11 @@ void dispatch(const LinearTile& t) {
 }  // namespace
 
 LinearKernel avx512_bf16_kernel() {
-  return {.bf16_pairs = true, .max_rows = 12, .n_accumulators = 24, .tile = dispatch};
+  return {.bf16_pairs = true,
+          .max_rows = 12,
+          .n_accumulators = 24,
+          .tile = dispatch,
+          .two_streams = true};
 }
 
 }  // namespace testbed::cpu
