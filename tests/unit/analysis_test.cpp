@@ -433,6 +433,34 @@ TEST(Analysis, D26_replicas_run_at_once) {
   EXPECT_EQ(record.phases.at(0).steps, 1);
 }
 
+TEST(Analysis, rates_of_unequal_replicas_take_the_longest) {
+  const Mesh mesh{.dp = 2};
+  std::vector<RankTimeline> timelines;
+  for (int rank = 0; rank < 2; ++rank) {
+    RankBuilder b(mesh, rank);
+    for (int step = 0; step < 2 - rank; ++step) {  // replica 1 has one step, replica 0 two
+      const double begin = 1000.0 * step;
+      b.at(Phase::decode, step).step(begin, begin, begin + 1000, begin + 1000);
+      b.op(begin, begin + 500, {.flops = 1000, .model_flops = 1000, .weight_bytes = 4000});
+    }
+    timelines.push_back(b.t);
+  }
+  AnalysisInput input = synthetic_input(mesh, std::move(timelines));
+  GenerationTiming timing;
+  timing.steps = {timed_step(Phase::decode, 0, 1000, 0, 1, 0),
+                  timed_step(Phase::decode, 1000, 2000, 0, 1, 0),
+                  timed_step(Phase::decode, 0, 1000, 0, 1, 1)};
+  input.timed = {timing};
+  const RunRecord record = analyse(input);
+  const PhaseRecord& phase = record.phases.at(0);
+  EXPECT_DOUBLE_EQ(phase.duration_s.median(), 2e-3);
+  EXPECT_EQ(phase.weight_bytes_total, 12000);
+  double peak_flops = 0.0;
+  for (const PeakRecord& peak : record.peaks) peak_flops += peak.peak_flops;
+  EXPECT_DOUBLE_EQ(phase.mfu.value(), 3000 / (2e-3 * peak_flops));
+  EXPECT_DOUBLE_EQ(phase.roofline->achieved_flops, 3000 / 2e-3);
+}
+
 TEST(Analysis, D27_an_mfu_above_100_percent_is_an_error) {
   AnalysisInput input = late_rank_input();
   for (RankTimeline& t : input.timelines) t.ops[0].op.cost.model_flops = 9000000;
