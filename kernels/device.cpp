@@ -56,7 +56,11 @@ void Device::add(TensorView residual, TensorView x) {
   CHECK(residual.n_elements() == x.n_elements());
   counted(
       OpKind::norm,
-      [&] { return copy_cost(2 * x.n_elements(), x.n_elements(), x.dtype()); },
+      [&] {
+        OpCost cost = copy_cost(2 * x.n_elements(), x.n_elements(), x.dtype());
+        cost.flops = x.n_elements();
+        return cost;
+      },
       [&] { do_add(residual, x); });
 }
 

@@ -39,6 +39,7 @@ MachineInfo machine_info(const MpiWorld& world, CpuProcess& process, DType compu
       .memory_domain = world.host(),
       .binding = binding.cores,
       .ranks_on_host = world.n_local_ranks(),
+      .threads = process.pool()->n_threads(),
       .cores_on_host = world.n_usable_cores(),
       .llc_bytes = process.llc_bytes(),
       .peak_flops = share * process.peak_flops(compute),

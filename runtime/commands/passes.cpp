@@ -46,6 +46,8 @@ class Passes {
     context_.control.barrier();
   }
 
+  void forget_samples() { samples_.clear(); }
+
   void breakdown(int n_repeats) {
     Timeline timeline;
     const ClockEstimate before = context_.clock_estimate();
@@ -105,13 +107,18 @@ class Passes {
   std::vector<double> samples_;
 };
 
-// Timelines of long generations are large: one repeat then has to do.
+// Timelines of long generations are large: one repeat then has to do. Replicas may generate
+// unequally long: the longest decides for all.
 int breakdown_repeats(const RankContext& context, const Session& session) {
   constexpr int64_t most_events = 2'000'000;
   constexpr int64_t events_per_layer = 16;
   int64_t n_steps = 1;
-  for (const Request& request : session.requests()) {
-    n_steps = std::max(n_steps, request.max_new_tokens + 1);
+  ByteWriter mine;
+  mine.put(session.most_steps());
+  for (const Bytes& bytes : context.control.all_gather(mine.take())) {
+    int64_t of_rank = 0;
+    ByteReader(bytes).get(of_rank);
+    n_steps = std::max(n_steps, of_rank);
   }
   const int64_t per_repeat = n_steps * session.model().config.n_layers * events_per_layer *
                              context.config.parallel.microbatches.value_or(context.mesh.pp);
@@ -128,6 +135,8 @@ PassResults run_passes(const RankContext& context,
   for (int w = 0; w < context.config.warmup; ++w) {
     passes.generation(w == 0 ? stream : nullptr, /*timed=*/false);
   }
+  passes.sample_peak();
+  passes.forget_samples();  // the first finds the buffer cold
   passes.sample_peak();
   for (int r = 0; r < context.config.repeats; ++r) {
     passes.generation(nullptr, /*timed=*/true);

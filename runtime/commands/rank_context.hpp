@@ -22,6 +22,7 @@ struct MachineInfo {
   std::string memory_domain;  // what this rank's memory bandwidth is shared within
   std::string binding;        // its cores
   int ranks_on_host = 1;
+  int threads = 1;                                // of this rank
   int cores_on_host = 1;                          // that its ranks may use
   int64_t llc_bytes = 0;                          // last-level cache of the memory domain
   double peak_flops = 0.0;                        // dense FLOP/s of this rank in the compute dtype

@@ -88,11 +88,13 @@ std::vector<std::string> labels_of(const RankContext& context,
   if (run.layers) labels.push_back(fmt::format("first {} layers only", model.n_layers));
   if (run.workload.context > 0) labels.push_back("synthetic KV cache");
   if (run.workload.is_synthetic()) labels.push_back("synthetic prompts");
-  if (context.machine.ranks_on_host > context.machine.cores_on_host) {
-    labels.push_back(
-        fmt::format("oversubscribed: {} ranks on {} cores; wire, wait and bubble not comparable",
-                    context.machine.ranks_on_host,
-                    context.machine.cores_on_host));
+  const MachineInfo& machine = context.machine;
+  if (machine.ranks_on_host * machine.threads > machine.cores_on_host) {
+    labels.push_back(fmt::format(
+        "oversubscribed: {} ranks x {} threads on {} cores; wire, wait and bubble not comparable",
+        machine.ranks_on_host,
+        machine.threads,
+        machine.cores_on_host));
   }
   for (const DelayInjection& delay : run.inject) {
     labels.push_back(fmt::format(

@@ -181,6 +181,16 @@ GenerationResult Session::generate_once(Timeline* timeline,
       {.scheduler = scheduler_, .timeline = timeline, .repeat = repeat, .on_token = on_token});
 }
 
+int64_t Session::most_steps() const {
+  int64_t n_prompt = 0;
+  int64_t n_decode = 0;
+  for (const Request& request : requests_) {
+    n_prompt += static_cast<int64_t>(request.prompt_ids.size());
+    n_decode = std::max(n_decode, request.max_new_tokens);
+  }
+  return n_prompt / scheduler_.max_step_tokens + 1 + n_decode;
+}
+
 std::vector<CapturedRow> Session::generate_with_logits() {
   Executor capturing(context_.device,
                      context_.groups,

@@ -50,7 +50,8 @@ class Session {
   std::vector<CapturedRow> generate_with_logits();
 
   const Model& model() const { return model_; }
-  const std::vector<Request>& requests() const { return requests_; }
+  // Of this replica's generation, at most.
+  int64_t most_steps() const;
   // All ranks' memory, by rank; what the last generation used of the cache filled in. All ranks
   // call it.
   std::vector<MemoryRecord> memory(const GenerationResult& last) const;

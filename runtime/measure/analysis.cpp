@@ -89,6 +89,17 @@ void add_labels(const Breakdown& breakdown, RunRecord& record) {
                               phase_name(phase.phase)));
       }
     }
+    const auto [fewest, most] = std::minmax_element(
+        phase.per_device.begin(), phase.per_device.end(), [](const auto& a, const auto& b) {
+          return a.steps < b.steps;
+        });
+    if (fewest != phase.per_device.end() && fewest->steps != most->steps) {
+      add_label(record,
+                fmt::format("{}: replicas had {} to {} steps; rates take the longest",
+                            phase_name(phase.phase),
+                            fewest->steps,
+                            most->steps));
+    }
     for (const CollectiveRecord& collective : phase.collectives) {
       if (collective.unresolved > 0) {
         add_label(record, "clock error: waits between hosts below it are counted as wire");

@@ -46,7 +46,8 @@ std::map<int32_t, LayerSum> sums_of(const Breakdown& breakdown, int rank, Phase 
   return layers;
 }
 
-void add_device(const LayerSum& sum, int64_t n_steps, const Coordinates& c, LayerRecord& layer) {
+void add_device(
+    const LayerSum& sum, int64_t n_steps, const Coordinates& c, int reference, LayerRecord& layer) {
   layer.weight_bytes += per_rounded(sum.weight_bytes, n_steps);
   layer.kv_bytes += per_rounded(sum.kv_bytes, n_steps);
   layer.memory_ms += per(ns_to_ms(sum.memory_ns), n_steps);
@@ -54,23 +55,56 @@ void add_device(const LayerSum& sum, int64_t n_steps, const Coordinates& c, Laye
   layer.wait_ms += per(ns_to_ms(sum.wait_ns), n_steps);
   // One tp group stands for the replicas: its first rank. (Outside the layers there is one such
   // rank a stage: their all-reduces add up.)
-  if (c.tp == 0 && c.cp == 0 && c.dp == 0) {
+  if (c.tp == 0 && c.cp == 0 && c.dp == reference) {
     layer.all_reduce_payload_bytes += per_rounded(sum.all_reduce_payload_bytes, n_steps);
     layer.all_reduce_wire_bytes += per_rounded(sum.all_reduce_wire_bytes, n_steps);
   }
 }
 
-// Distinct microbatches of one step, the most of any.
-int effective_microbatches(const Breakdown& breakdown, Phase phase) {
-  std::map<std::pair<int32_t, int32_t>, std::set<int32_t>> seen;  // (repeat, step)
-  size_t most = 1;
-  for (const OpEvent& event : breakdown.timeline(0).ops) {
-    if (!in_phase(event.scope, phase) || event.scope.microbatch < 0) continue;
-    auto& microbatches = seen[{event.scope.repeat, event.scope.step}];
-    microbatches.insert(event.scope.microbatch);
-    most = std::max(most, microbatches.size());
+// The replica that stands for all: the one with the most steps.
+int reference_replica(const Breakdown& breakdown, Phase phase) {
+  int reference = 0;
+  int64_t most = -1;
+  for (int dp = 0; dp < breakdown.input.mesh.dp; ++dp) {
+    const int64_t n_steps = breakdown.n_steps(breakdown.input.mesh.rank({.dp = dp}), phase);
+    if (n_steps > most) {
+      most = n_steps;
+      reference = dp;
+    }
   }
-  return static_cast<int>(most);
+  return reference;
+}
+
+// Distinct microbatches of each step of the reference replica.
+std::vector<int> microbatches_of_steps(const Breakdown& breakdown, Phase phase) {
+  const int rank = breakdown.input.mesh.rank({.dp = reference_replica(breakdown, phase)});
+  std::map<std::pair<int32_t, int32_t>, std::set<int32_t>> seen;  // (repeat, step)
+  for (const OpEvent& event : breakdown.timeline(rank).ops) {
+    if (!in_phase(event.scope, phase) || event.scope.microbatch < 0) continue;
+    seen[{event.scope.repeat, event.scope.step}].insert(event.scope.microbatch);
+  }
+  std::vector<int> counts;
+  for (const auto& [step, microbatches] : seen) {
+    counts.push_back(static_cast<int>(microbatches.size()));
+  }
+  if (counts.empty()) counts.push_back(1);
+  return counts;
+}
+
+// The mean over the steps, each with its own microbatches; null if any has no formula.
+std::optional<double> mean_formula(const std::vector<int>& counts,
+                                   const Breakdown& breakdown,
+                                   bool flushed) {
+  double sum = 0.0;
+  for (const int m : counts) {
+    const int n_stages = breakdown.input.mesh.pp;
+    const std::optional<double> ideal =
+        flushed ? flushed_bubble(n_stages, m, breakdown.input.run.parallel.virtual_stages)
+                : std::optional<double>(decode_bubble(n_stages, m));
+    if (!ideal) return std::nullopt;
+    sum += *ideal;
+  }
+  return sum / static_cast<double>(counts.size());
 }
 
 struct StageSum {
@@ -101,13 +135,14 @@ void add_rank(const Breakdown& breakdown, int rank, Phase phase, StageSum& stage
 std::vector<LayerRecord> layers_of(const Breakdown& breakdown, Phase phase) {
   std::map<int32_t, LayerRecord> layers;
   std::map<int32_t, int64_t> n_devices;
+  const int reference = reference_replica(breakdown, phase);
   for (int rank = 0; rank < breakdown.world_size(); ++rank) {
     const int64_t n_steps = breakdown.n_steps(rank, phase);
     for (const auto& [index, sum] : sums_of(breakdown, rank, phase)) {
       LayerRecord& layer = layers[index];
       layer.layer = index;
       ++n_devices[index];
-      add_device(sum, n_steps, breakdown.timeline(rank).coordinates, layer);
+      add_device(sum, n_steps, breakdown.timeline(rank).coordinates, reference, layer);
     }
   }
   std::vector<LayerRecord> result;
@@ -130,13 +165,10 @@ std::optional<PipelineRecord> pipeline_of(const Breakdown& breakdown, Phase phas
   }
   PipelineRecord pipeline;
   pipeline.flushed = phase != Phase::decode;
-  pipeline.effective_microbatches = effective_microbatches(breakdown, phase);
-  pipeline.bubble_formula =
-      pipeline.flushed
-          ? flushed_bubble(n_stages,
-                           pipeline.effective_microbatches,
-                           breakdown.input.run.parallel.virtual_stages)
-          : std::optional<double>(decode_bubble(n_stages, pipeline.effective_microbatches));
+  const std::vector<int> counts = microbatches_of_steps(breakdown, phase);
+  const auto [fewest, most] = std::minmax_element(counts.begin(), counts.end());
+  pipeline.effective_microbatches = *most;
+  pipeline.bubble_formula = mean_formula(counts, breakdown, pipeline.flushed);
   std::vector<double> busy_ms;
   for (int i = 0; i < n_stages; ++i) {
     const StageSum& sum = sums[static_cast<size_t>(i)];
@@ -149,7 +181,7 @@ std::optional<PipelineRecord> pipeline_of(const Breakdown& breakdown, Phase phas
     busy_ms.push_back(stage.busy_ms);
     pipeline.stages.push_back(std::move(stage));
   }
-  if (breakdown.input.run.parallel.virtual_stages == 1) {
+  if (breakdown.input.run.parallel.virtual_stages == 1 && *fewest == *most) {
     pipeline.bubble_from_stages =
         bubble_of_stages(busy_ms, pipeline.effective_microbatches, pipeline.flushed);
   }

@@ -156,6 +156,7 @@ struct PipelineRecord {
   double bubble_measured = 0.0;
   std::optional<double> bubble_formula;      // for equal stages
   std::optional<double> bubble_from_stages;  // for these stages' busy times; null if interleaved
+                                             // or if steps had unequal microbatches
   int effective_microbatches = 1;
   std::vector<StageRecord> stages;
 };

@@ -68,7 +68,10 @@ class ShardReader {
       if (!stored) throw WeightsError(source_.description() + ": no tensor " + slice.name);
       const DType resident = resident_dtype(stored->dtype, wanted_, compute_);
       if (resident != stored->dtype) note(stored->dtype, resident);
-      if (result && *result != resident) return DType::F32;  // parts stored unlike each other
+      if (result && *result != resident) {  // parts stored unlike each other
+        note(resident, DType::F32);
+        return DType::F32;
+      }
       result = resident;
     }
     return *result;

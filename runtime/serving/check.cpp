@@ -273,6 +273,9 @@ ChecksRecord check_against_one_rank(const CheckInput& input) {
   if (!failure && record.replicas_bitwise_equal == false) {
     failure = "check failed: ranks that must hold the same values differ";
   }
+  if (!failure && control.rank() == 0 && record.against_one_rank.compared == 0) {
+    failure = "check failed: no logits came back to be compared";
+  }
   control.agree(failure);
   return record;
 }

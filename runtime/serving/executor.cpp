@@ -41,6 +41,7 @@ void Executor::submit(const StepPlan& plan) {
   const auto n_microbatches = static_cast<int>(plan.microbatches.size());
   const ShardPosition& position = model_.position;
   most_outgoing_ = static_cast<size_t>(std::max(4, 2 * n_microbatches));
+  sampled_[plan.step];  // collect() may ask for a step that samples nothing: a chunk of a prompt
   for (const PipelineSlot slot :
        pipeline_schedule(n_microbatches, position.n_stages, position.n_virtual_stages)) {
     if (timeline_ != nullptr) {
@@ -110,7 +111,24 @@ void Executor::sample_rows(const StepPlan& plan,
                            StepContext& context,
                            TensorView normed) {
   const MicrobatchPlan& mb = plan.microbatches[static_cast<size_t>(microbatch)];
-  if (mb.logits_rows.empty()) return;
+  std::vector<int32_t> chosen =
+      mb.logits_rows.empty() ? std::vector<int32_t>{} : choose_ids(mb, context, normed);
+  if (model_.position.n_stages == 1) {
+    sampled_[plan.step][microbatch].ids = std::move(chosen);
+    return;
+  }
+  // A microbatch that samples nothing returns a word all the same: the first stage then knows that
+  // it has left the pipeline, and a prefill step is flushed whether it samples or not.
+  if (chosen.empty()) chosen.push_back(-1);
+  enter(context, -1, Site::token_ids);
+  const TensorView buffer = outgoing_buffer(DType::I32, {static_cast<int64_t>(chosen.size())});
+  std::copy(chosen.begin(), chosen.end(), buffer.as<int32_t>());
+  outgoing_.back().sent = groups_.pp_tokens.send(buffer, 0);
+}
+
+std::vector<int32_t> Executor::choose_ids(const MicrobatchPlan& mb,
+                                          StepContext& context,
+                                          TensorView normed) {
   enter(context, -1, Site::head);
   const VocabularyParallelHead& head = *model_.chunks.back().head;
   const auto n_rows = static_cast<int64_t>(mb.logits_rows.size());
@@ -141,24 +159,18 @@ void Executor::sample_rows(const StepPlan& plan,
   for (size_t r = 0; r < ids.size(); ++r) {
     if (mb.logits_rows[r].sample) chosen.push_back(ids[r]);
   }
-  if (model_.position.n_stages == 1) {
-    sampled_[plan.step][microbatch].ids = std::move(chosen);
-  } else if (!chosen.empty()) {
-    enter(context, -1, Site::token_ids);
-    const TensorView buffer = outgoing_buffer(DType::I32, {static_cast<int64_t>(chosen.size())});
-    std::copy(chosen.begin(), chosen.end(), buffer.as<int32_t>());
-    outgoing_.back().sent = groups_.pp_tokens.send(buffer, 0);
-  }
+  return chosen;
 }
 
 void Executor::expect_ids(const StepPlan& plan, int microbatch) {
   const MicrobatchPlan& mb = plan.microbatches[static_cast<size_t>(microbatch)];
   Sampled& sampled = sampled_[plan.step][microbatch];
-  const int64_t n = n_sampled(mb);
-  sampled.ids.resize(static_cast<size_t>(n));
-  if (n == 0) return;
-  sampled.pending =
-      groups_.pp_tokens.recv({sampled.ids.data(), DType::I32, {n}}, model_.position.n_stages - 1);
+  sampled.ids.resize(static_cast<size_t>(n_sampled(mb)));
+  const TensorView buffer =
+      sampled.ids.empty()
+          ? TensorView(&sampled.nothing, DType::I32, {1})
+          : TensorView(sampled.ids.data(), DType::I32, {static_cast<int64_t>(sampled.ids.size())});
+  sampled.pending = groups_.pp_tokens.recv(buffer, model_.position.n_stages - 1);
 }
 
 std::vector<int32_t> Executor::resolve(const std::vector<TokenSource>& tokens) {

@@ -59,11 +59,15 @@ class Executor {
   };
   struct Sampled {
     std::vector<int32_t> ids;
-    Pending pending;  // on its way from the last stage
+    int32_t nothing = 0;  // where the word of a microbatch without ids goes
+    Pending pending;      // on its way from the last stage
   };
 
   void run_slot(const StepPlan& plan, PipelineSlot slot);
   void sample_rows(const StepPlan& plan, int microbatch, StepContext& context, TensorView normed);
+  std::vector<int32_t> choose_ids(const MicrobatchPlan& microbatch,
+                                  StepContext& context,
+                                  TensorView normed);
   void expect_ids(const StepPlan& plan, int microbatch);
   std::vector<int32_t> resolve(const std::vector<TokenSource>& tokens);
   int32_t sampled_id(int32_t step, int32_t slot);

@@ -187,6 +187,34 @@ class Inputs(Case):
         alone = [greedy(2, "--tp", 2, *common, "--prompt-ids", p)[0] for p in prompts]
         self.assertEqual(together, alone)
 
+    def test_prompts_longer_than_a_step_are_taken_in_chunks(self):
+        with tempfile.TemporaryDirectory() as folder:
+            config = json.loads(contents(os.path.join(LLAMA5, "config_hub.json")))
+            config["max_position_embeddings"] = 8192
+            with open(os.path.join(folder, "config.json"), "w", encoding="utf-8") as file:
+                json.dump(config, file)
+            shutil.copy(os.path.join(LLAMA5, "model.safetensors"), folder)
+            for tokens, steps in ((2049, 2), (6000, 3)):
+                args = ("--model", folder, *F32, "--prompt-tokens", tokens, "--gen-tokens", 4)
+                expected = record(1, *args)
+                self.assertEqual(expected["phases"]["prefill"]["steps"], steps)
+                for ranks, split in ((2, ("--tp", 2)), (2, ("--pp", 2)), (4, ("--tp", 2, "--pp", 2))):
+                    got = record(ranks, *split, *args)
+                    self.assertEqual(got["requests"][0]["ids"], expected["requests"][0]["ids"], (tokens, split))
+
+    def test_replicas_may_generate_unequally_long(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "prompts.jsonl")
+            with open(path, "w", encoding="utf-8") as file:
+                for n in (1, 1, 90):
+                    file.write(json.dumps({"prompt_ids": [5, 6, n], "gen_tokens": n}) + "\n")
+            args = ("--model", LLAMA, *F32, "--prompts", path, "--ignore-eos")
+            got = record(4, "--dp", 2, "--tp", 2, *args)
+            self.assertEqual([r["ids"] for r in got["requests"]], greedy(1, *args))
+            self.assertTrue(any("replicas had" in label for label in got["labels"]))
+            payloads = {layer["all_reduce_payload_bytes"] for layer in got["phases"]["decode"]["layers"]}
+            self.assertEqual(payloads, {2 * 128 * 4})
+
     def test_D21_sampling_is_the_same_at_every_degree(self):
         args = ("--model", LLAMA, *F32, *IDS, "--seed", 1)
         hot = [greedy(n, "--tp", n, *args, "--temperature", 0.8) for n in (1, 2, 4)]
