@@ -84,6 +84,7 @@ std::vector<int> microbatches_of_steps(const Breakdown& breakdown, Phase phase) 
     seen[{event.scope.repeat, event.scope.step}].insert(event.scope.microbatch);
   }
   std::vector<int> counts;
+  counts.reserve(seen.size());
   for (const auto& [step, microbatches] : seen) {
     counts.push_back(static_cast<int>(microbatches.size()));
   }
