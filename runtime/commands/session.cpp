@@ -8,13 +8,10 @@
 #include "kernels/base/byte_stream.hpp"
 #include "kernels/base/clock.hpp"
 #include "runtime/serving/memory_plan.hpp"
+#include "runtime/weights/tensor_names.hpp"
 
 namespace testbed {
 namespace {
-
-HeadShard heads_of(const ModelConfig& model, const ShardPosition& position) {
-  return shard_heads(model.n_heads, model.n_kv_heads, position.tp, position.tp_rank);
-}
 
 // Load progress on rank 0's terminal: nothing for loads that take less than a moment.
 class Progress {
@@ -85,7 +82,7 @@ ResidentWeights resident_weights(const RunConfig& config) {
 int64_t weight_block(const WeightSource& source) {
   int64_t block = 1;
   for (const char* name : {"self_attn.o_proj.weight", "mlp.down_proj.weight"}) {
-    if (const auto stored = source.find(std::string("model.layers.0.") + name)) {
+    if (const auto stored = source.find(layer_tensor_name(0, name))) {
       block = std::max(block, dtype_info(stored->dtype).block_elements);
     }
   }
@@ -114,7 +111,7 @@ std::vector<MemoryRecord> plan_memory(const RankContext& context,
   const SchedulerOptions scheduler = scheduler_options(context, model);
   const ShardPosition position = shard_position(context);
   const DType compute = context.device.compute_dtype();
-  const HeadShard heads = heads_of(model, position);
+  const HeadShard heads = heads_of_rank(model, position);
   const std::vector<int64_t> blocks = blocks_for(requests, scheduler);
   MemoryRecord mine{.rank = context.rank, .capacity_bytes = host_memory_bytes()};
   mine.weights_bytes =
@@ -158,7 +155,7 @@ Session::Session(const RankContext& context,
           scheduler_.kv_groups,
           blocks_for(requests_, scheduler_),
           layers_of_rank(model, model_.position),
-          heads_of(model, model_.position).kv_heads.size(),
+          heads_of_rank(model, model_.position).kv_heads.size(),
           model.head_dim,
           scheduler_.block_size),
       executor_(context.device,

@@ -4,6 +4,7 @@
 
 #include "kernels/base/errors.hpp"
 #include "runtime/model/model.hpp"
+#include "runtime/weights/tensor_names.hpp"
 
 namespace testbed {
 namespace {
@@ -123,16 +124,15 @@ class ShardBuilder {
   PipelineChunk chunk(int virtual_stage, const std::vector<IndexRange>& layers) {
     const int index = position_.chunk(virtual_stage);
     PipelineChunk chunk;
-    if (index == 0) chunk.embedding.emplace(table("model.embed_tokens.weight"), vocab().begin);
+    if (index == 0) chunk.embedding.emplace(table(embedding_name), vocab().begin);
     const IndexRange range = layers[static_cast<size_t>(index)];
     for (int64_t layer = range.begin; layer < range.end; ++layer) {
       chunk.blocks.push_back(block(layer));
     }
     if (index == position_.n_chunks() - 1) {
-      chunk.final_norm = norm("model.norm.weight", config_.d_model);
-      chunk.head.emplace(
-          table(config_.tied_embeddings ? "model.embed_tokens.weight" : "lm_head.weight"),
-          vocab().begin);
+      chunk.final_norm = norm(std::string(final_norm_name), config_.d_model);
+      chunk.head.emplace(table(config_.tied_embeddings ? embedding_name : head_name),
+                         vocab().begin);
     }
     return chunk;
   }
@@ -144,9 +144,9 @@ class ShardBuilder {
   IndexRange all(int64_t n) const { return {0, n}; }
 
   // A tied table is read once when one rank holds both ends of the pipeline.
-  WeightMatrix table(const std::string& name) {
+  WeightMatrix table(std::string_view name) {
     if (table_name_ == name) return table_;
-    table_ = reader_.matrix({{name, vocab(), all(config_.d_model)}});
+    table_ = reader_.matrix({{std::string(name), vocab(), all(config_.d_model)}});
     table_name_ = name;
     return table_;
   }
@@ -156,7 +156,7 @@ class ShardBuilder {
   }
 
   TransformerBlock block(int64_t layer) {
-    const std::string prefix = "model.layers." + std::to_string(layer) + ".";
+    const std::string prefix = layer_tensor_name(layer, "");
     NormWeight attention_norm = norm(prefix + "input_layernorm.weight", config_.d_model);
     Attention attention = this->attention(prefix + "self_attn.", layer);
     NormWeight mlp_norm = norm(prefix + "post_attention_layernorm.weight", config_.d_model);
@@ -180,7 +180,7 @@ class ShardBuilder {
 
   Attention attention(const std::string& prefix, int64_t layer) {
     Attention a;
-    a.heads = shard_heads(config_.n_heads, config_.n_kv_heads, position_.tp, position_.tp_rank);
+    a.heads = heads_of_rank(config_, position_);
     a.head_dim = config_.head_dim;
     a.window = config_.layer_windows[static_cast<size_t>(layer)];
     a.norm_eps = static_cast<float>(config_.norm_eps);
@@ -244,6 +244,10 @@ DType resident_dtype(DType stored, ResidentWeights wanted, DType compute) {
       return is_quantised(stored) ? compute : stored;
   }
   check_failed("known ResidentWeights", __FILE__, __LINE__);
+}
+
+HeadShard heads_of_rank(const ModelConfig& config, const ShardPosition& position) {
+  return shard_heads(config.n_heads, config.n_kv_heads, position.tp, position.tp_rank);
 }
 
 std::vector<IndexRange> layers_of_chunks(const ModelConfig& config, const ShardPosition& position) {

@@ -23,6 +23,9 @@ struct ShardPosition {
   int chunk(int virtual_stage) const { return virtual_stage * n_stages + stage; }
 };
 
+// The attention heads that a rank holds.
+HeadShard heads_of_rank(const ModelConfig& config, const ShardPosition& position);
+
 // The layers of every chunk of the pipeline, by weight bytes, the head included.
 std::vector<IndexRange> layers_of_chunks(const ModelConfig& config, const ShardPosition& position);
 // Global indices of the layers that a rank holds.

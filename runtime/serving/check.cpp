@@ -51,8 +51,7 @@ CheckRun run_check(Device& device,
                        .n_microbatches = n_microbatches,
                        .stop_ids = {},
                        .all_prompt_logits = true};
-  const HeadShard heads = shard_heads(
-      model.config.n_heads, model.config.n_kv_heads, model.position.tp, model.position.tp_rank);
+  const HeadShard heads = heads_of_rank(model.config, model.position);
   const KvCache kv(device,
                    options.scheduler.kv_groups,
                    blocks_for(requests, options.scheduler),

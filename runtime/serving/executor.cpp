@@ -141,7 +141,7 @@ std::vector<int32_t> Executor::choose_ids(const MicrobatchPlan& mb,
 
   const int64_t vocab_size = model_.config.vocab_size;
   if (options_.capture_logits) {
-    const TensorView full = gather_logits(device_, groups_.tp, workspace_, logits, vocab_size);
+    const TensorView full = gather_logits(groups_.tp, workspace_, logits, vocab_size);
     for (int64_t r = 0; r < n_rows && groups_.tp.rank() == 0; ++r) {
       const float* begin = full.as<float>() + r * vocab_size;
       captured_.push_back({mb.logits_rows[static_cast<size_t>(r)], {begin, begin + vocab_size}});

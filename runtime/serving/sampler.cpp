@@ -64,8 +64,7 @@ std::vector<int32_t> greedy(Device& device,
 
 }  // namespace
 
-TensorView gather_logits(Device& /*device*/,
-                         Communicator& tp,
+TensorView gather_logits(Communicator& tp,
                          Workspace& workspace,
                          TensorView logits_local,
                          int64_t vocab_size) {
@@ -103,7 +102,7 @@ std::vector<int32_t> sample(Device& device,
                             int64_t vocab_size,
                             std::span<const LogitsRow> rows) {
   if (config.temperature == 0.0) return greedy(device, tp, logits_local, first_id, rows);
-  const TensorView full = gather_logits(device, tp, workspace, logits_local, vocab_size);
+  const TensorView full = gather_logits(tp, workspace, logits_local, vocab_size);
   std::vector<int32_t> ids;
   for (size_t r = 0; r < rows.size(); ++r) {
     const float* row = full.as<float>() + static_cast<int64_t>(r) * vocab_size;

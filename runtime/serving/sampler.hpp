@@ -16,8 +16,7 @@ namespace testbed {
 
 // Full logits of the rows, F32 [r, vocab_size], on every rank: gathers r * ceil(V / tp) floats per
 // rank. Padding is cut.
-TensorView gather_logits(Device& device,
-                         Communicator& tp,
+TensorView gather_logits(Communicator& tp,
                          Workspace& workspace,
                          TensorView logits_local,
                          int64_t vocab_size);

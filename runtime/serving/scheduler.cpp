@@ -22,10 +22,6 @@ std::vector<int64_t> blocks_for(const std::vector<Request>& requests,
   return blocks;
 }
 
-int effective_microbatches(int wanted, int64_t n_pieces) {
-  return static_cast<int>(std::clamp<int64_t>(wanted, 1, std::max<int64_t>(1, n_pieces)));
-}
-
 Scheduler::Scheduler(std::vector<Request> requests, SchedulerOptions options)
     : options_(std::move(options)), usage_(options_.kv_groups.size()) {
   for (const int64_t n : blocks_for(requests, options_)) pools_.emplace_back(n);
@@ -95,7 +91,7 @@ std::vector<std::vector<Piece>> split_pieces(const std::vector<Piece>& pieces, i
     }
     return groups;
   }
-  const int n_groups = effective_microbatches(wanted, n_rows);
+  const int n_groups = static_cast<int>(std::min<int64_t>(wanted, n_rows));
   size_t piece = 0;
   int64_t used = 0;
   for (int g = 0; g < n_groups; ++g) {

@@ -37,9 +37,6 @@ struct SchedulerOptions {
 std::vector<int64_t> blocks_for(const std::vector<Request>& requests,
                                 const SchedulerOptions& options);
 
-// How many microbatches a decode step of n_requests, or a prefill, can be split into.
-int effective_microbatches(int wanted, int64_t n_pieces);
-
 class Scheduler {
  public:
   Scheduler(std::vector<Request> requests, SchedulerOptions options);

@@ -176,12 +176,12 @@ def check(record):
         raise Wrong("record.memory is not one entry per rank")
 
 
-def main(paths):
+def main(check_document, paths):
     for path in paths:
         with open(path, "rb") as file:
             data = file.read()
         try:
-            check(strict_loads(data))
+            check_document(strict_loads(data))
         except (Wrong, ValueError) as error:
             print(f"{path}: {error}")
             return 1
@@ -189,4 +189,4 @@ def main(paths):
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main(check, sys.argv[1:]))

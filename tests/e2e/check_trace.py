@@ -3,7 +3,7 @@ durations >= 0, no two of which overlap on a track. Exit code 1 says what is wro
 import collections
 import sys
 
-from check_record import NUM, STR, INT, Wrong, check_type, strict_loads
+from check_record import NUM, STR, INT, Wrong, check_type, main
 
 COMPLETE = {"name": STR, "cat": STR, "ph": STR, "pid": INT, "tid": INT, "ts": NUM, "dur": NUM, "args": {}}
 TOLERANCE_US = 1e-6  # stamps are multiples of 1e-3 us, added as doubles
@@ -36,17 +36,5 @@ def check(trace):
                 raise Wrong(f"track {track}: {after} overlaps {before}")
 
 
-def main(paths):
-    for path in paths:
-        with open(path, "rb") as file:
-            data = file.read()
-        try:
-            check(strict_loads(data))
-        except (Wrong, ValueError) as error:
-            print(f"{path}: {error}")
-            return 1
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main(check, sys.argv[1:]))

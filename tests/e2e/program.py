@@ -5,6 +5,8 @@ import struct
 import subprocess
 import tempfile
 
+from check_record import strict_loads
+
 BIN = os.environ["TESTBED_BIN"]
 MPIRUN = os.environ["TESTBED_MPIRUN"]
 SOURCE = os.environ["TESTBED_SOURCE_DIR"]
@@ -28,15 +30,7 @@ def run(ranks, *args, env=None, limit_s=LIMIT_S, launcher=True):
 
 
 def strict_json(text):
-    def refuse(token):
-        raise ValueError(f"{token} is not JSON")
-
-    def unique(pairs):
-        keys = [k for k, _ in pairs]
-        if len(keys) != len(set(keys)):
-            raise ValueError("a key occurs twice")
-        return dict(pairs)
-    return json.loads(text, parse_constant=refuse, object_pairs_hook=unique)
+    return strict_loads(text.encode())
 
 
 FAST = ("--warmup", 0, "--repeats", 1, "--quiet")

@@ -13,19 +13,12 @@
 #include <vector>
 
 #include "kernels/cpu/attention.hpp"
+#include "tests/unit/isas.hpp"
 #include "tests/unit/test_safetensors.hpp"
 #include "tests/unit/tolerance.hpp"
 
 namespace testbed::cpu {
 namespace {
-
-std::vector<Isa> isas_here() {
-  std::vector<Isa> isas;
-  for (const Isa isa : {Isa::portable, Isa::avx2, Isa::avx512, Isa::avx512_bf16}) {
-    if (isa <= best_isa()) isas.push_back(isa);
-  }
-  return isas;
-}
 
 // A reproducible value in [-1, 1), exact in bf16.
 float noise(uint64_t index) {

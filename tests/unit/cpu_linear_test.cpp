@@ -22,18 +22,11 @@
 #include "kernels/cpu/linear.hpp"
 #include "kernels/cpu/packed_matrix.hpp"
 #include "kernels/cpu/thread_pool.hpp"
+#include "tests/unit/isas.hpp"
 #include "tests/unit/tolerance.hpp"
 
 namespace testbed::cpu {
 namespace {
-
-std::vector<Isa> isas_here() {
-  std::vector<Isa> isas;
-  for (const Isa isa : {Isa::portable, Isa::avx2, Isa::avx512, Isa::avx512_bf16}) {
-    if (isa <= best_isa()) isas.push_back(isa);
-  }
-  return isas;
-}
 
 // A reproducible value in [-1, 1), with full mantissas.
 float noise(uint64_t index) {
