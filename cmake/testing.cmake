@@ -1,4 +1,4 @@
-# How a test is declared. Layers are labels: unit, mpi (also mpi2 for two ranks), e2e, fuzz; golden comes with the simulator.
+# How a test is declared. Layers are labels: unit, mpi (also mpi2 for two ranks), golden, e2e, fuzz.
 # PROCESSORS keeps tests of several ranks from sharing cores with others under ctest -j.
 find_package(GTest REQUIRED)
 include(GoogleTest)
@@ -18,16 +18,28 @@ endif()
 set(TESTBED_TIMEOUT_SCALE 1 CACHE STRING "Factor on every test's time limit (sanitizers, tests/run.sh --all)")
 add_custom_target(unit_tests)
 add_custom_target(mpi_tests)
+add_custom_target(golden_tests)
 
-# testbed_unit_test(NAME libraries...): tests/unit/NAME.cpp, one process, one ctest test per TEST.
-function(testbed_unit_test name)
-  add_executable(${name} ${PROJECT_SOURCE_DIR}/tests/unit/${name}.cpp)
+# One process, one ctest test per TEST.
+function(testbed_test_of_one_process layer name)
+  add_executable(${name} ${PROJECT_SOURCE_DIR}/tests/${layer}/${name}.cpp)
   target_link_libraries(${name} PRIVATE ${ARGN} testbed_options GTest::gtest_main GTest::gmock)
   target_compile_definitions(${name} PRIVATE TESTBED_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
   target_compile_options(${name} PRIVATE ${testbed_test_compile_options})
   math(EXPR timeout "120 * ${TESTBED_TIMEOUT_SCALE}")
-  gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60 PROPERTIES LABELS unit TIMEOUT ${timeout})
-  add_dependencies(unit_tests ${name})
+  gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60 PROPERTIES LABELS ${layer} TIMEOUT ${timeout})
+  add_dependencies(${layer}_tests ${name})
+endfunction()
+
+# testbed_unit_test(NAME libraries...): tests/unit/NAME.cpp. testbed_golden_test: tests/golden/NAME.cpp, exact simulated times;
+# not under sanitizers, which do not follow the simulator's stacks.
+function(testbed_unit_test name)
+  testbed_test_of_one_process(unit ${name} ${ARGN})
+endfunction()
+function(testbed_golden_test name)
+  if(NOT TESTBED_SANITIZE)
+    testbed_test_of_one_process(golden ${name} ${ARGN})
+  endif()
 endfunction()
 
 # testbed_mpi_executable(NAME libraries...): tests/mpi/NAME.cpp, with its own main() (MPI_Init first); GoogleTest is linked.

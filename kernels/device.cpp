@@ -6,16 +6,33 @@
 #include "kernels/base/clock.hpp"
 
 namespace testbed {
+namespace {
+
+OpShape attention_shape(const AttentionParams& params, int64_t n_kv_heads) {
+  OpShape shape{.n_sequences = static_cast<int64_t>(params.sequences.size()),
+                .n_kv_heads = n_kv_heads};
+  for (const AttentionSequence& sequence : params.sequences) {
+    shape.n_query_rows += sequence.n_rows;
+    shape.longest_context =
+        std::max(shape.longest_context, visible_tokens(sequence, params.window));
+  }
+  return shape;
+}
+
+}  // namespace
 
 template <typename Cost, typename Run>
-void Device::counted(OpKind kind, Cost&& cost, Run&& run) {
-  if (sink_ == nullptr) {
+void Device::counted(const Op& op, Cost&& cost, Run&& run) {
+  if (sink_ == nullptr && !charges()) {
     run();
     return;
   }
-  const int64_t begin_ns = now_ns();
+  const int64_t begin_ns = clock_.now_ns();
   run();
-  sink_->on_op({.kind = kind, .cost = cost(), .begin_ns = begin_ns, .end_ns = now_ns()});
+  const OpCost of_op = cost();
+  if (charges()) do_charge(op.kind, of_op, op.shape, op.operands);
+  if (sink_ == nullptr) return;
+  sink_->on_op({.kind = op.kind, .cost = of_op, .begin_ns = begin_ns, .end_ns = clock_.now_ns()});
 }
 
 void Device::embed(std::span<const int32_t> ids,
@@ -24,7 +41,7 @@ void Device::embed(std::span<const int32_t> ids,
                    TensorView out) {
   CHECK(out.n_rows() == static_cast<int64_t>(ids.size()) && out.row_elements() == table.n_cols());
   counted(
-      OpKind::embed,
+      {OpKind::embed, out.dtype()},
       [&] {
         const int64_t n_gathered = std::count_if(ids.begin(), ids.end(), [&](int32_t id) {
           return id >= first_id && id < first_id + table.n_rows();
@@ -37,7 +54,7 @@ void Device::embed(std::span<const int32_t> ids,
 void Device::rms_norm(TensorView x, TensorView weight, float eps, TensorView out) {
   CHECK(x.n_elements() == out.n_elements() && x.row_elements() == weight.n_elements());
   counted(
-      OpKind::norm,
+      {OpKind::norm, x.dtype()},
       [&] { return norm_cost(x.n_rows(), x.row_elements(), false, x.dtype()); },
       [&] { do_rms_norm(x, weight, eps, out); });
 }
@@ -47,7 +64,7 @@ void Device::add_rms_norm(
   CHECK(residual.n_elements() == x.n_elements() && out.n_elements() == x.n_elements());
   CHECK(x.row_elements() == weight.n_elements());
   counted(
-      OpKind::norm,
+      {OpKind::norm, x.dtype()},
       [&] { return norm_cost(x.n_rows(), x.row_elements(), true, x.dtype()); },
       [&] { do_add_rms_norm(residual, x, weight, eps, out); });
 }
@@ -55,7 +72,7 @@ void Device::add_rms_norm(
 void Device::add(TensorView residual, TensorView x) {
   CHECK(residual.n_elements() == x.n_elements());
   counted(
-      OpKind::norm,
+      {OpKind::norm, x.dtype()},
       [&] {
         OpCost cost = copy_cost(2 * x.n_elements(), x.n_elements(), x.dtype());
         cost.flops = x.n_elements();
@@ -67,7 +84,7 @@ void Device::add(TensorView residual, TensorView x) {
 void Device::head_norm(TensorView x, TensorView weight, float eps) {
   CHECK(x.shape().rank() == 3 && x.shape()[2] == weight.n_elements());
   counted(
-      OpKind::norm,
+      {OpKind::norm, x.dtype()},
       [&] { return norm_cost(x.shape()[0] * x.shape()[1], x.shape()[2], false, x.dtype()); },
       [&] { do_head_norm(x, weight, eps); });
 }
@@ -77,7 +94,9 @@ void Device::linear(TensorView x, const WeightMatrix& weight, TensorView bias, T
   CHECK(y.row_elements() == weight.n_rows());
   CHECK(bias.empty() || bias.n_elements() == weight.n_rows());
   counted(
-      OpKind::linear,
+      {OpKind::linear,
+       weight.dtype(),
+       {.m = x.n_rows(), .n = weight.n_rows(), .k = weight.n_cols()}},
       [&] {
         OpCost cost = linear_cost(x.n_rows(),
                                   weight.n_rows(),
@@ -97,7 +116,7 @@ void Device::rope(TensorView x,
   CHECK(x.shape().rank() == 3 && x.n_rows() == static_cast<int64_t>(positions.size()));
   CHECK(x.shape()[2] == 2 * static_cast<int64_t>(frequencies.inv_freq.size()));
   counted(
-      OpKind::rope,
+      {OpKind::rope, x.dtype()},
       [&] { return rope_cost(x.n_elements(), x.dtype()); },
       [&] { do_rope(x, positions, frequencies); });
 }
@@ -109,7 +128,7 @@ void Device::write_kv(TensorView k,
   CHECK(k.n_elements() == v.n_elements() && k.dtype() == kv.dtype);
   CHECK(k.n_rows() == static_cast<int64_t>(slots.size()));
   counted(
-      OpKind::kv_write,
+      {OpKind::kv_write, k.dtype()},
       [&] { return kv_write_cost(k.n_rows(), kv.n_kv_heads, kv.head_dim, kv.dtype); },
       [&] { do_write_kv(k, v, kv, slots); });
 }
@@ -121,7 +140,7 @@ void Device::attention(TensorView q,
   CHECK(q.shape().rank() == 3 && q.n_elements() == out.n_elements());
   CHECK(q.shape()[1] == static_cast<int64_t>(params.head_to_kv.size()));
   counted(
-      OpKind::attention,
+      {OpKind::attention, kv.dtype, attention_shape(params, kv.n_kv_heads)},
       [&] {
         return attention_cost(
             params.sequences, params.window, q.shape()[1], kv.n_kv_heads, kv.head_dim, kv.dtype);
@@ -132,7 +151,7 @@ void Device::attention(TensorView q,
 void Device::swiglu(TensorView gate_up, TensorView out) {
   CHECK(gate_up.n_elements() == 2 * out.n_elements());
   counted(
-      OpKind::activation,
+      {OpKind::activation, out.dtype()},
       [&] { return activation_cost(out.n_rows(), out.row_elements(), out.dtype()); },
       [&] { do_swiglu(gate_up, out); });
 }
@@ -141,7 +160,7 @@ void Device::gather_rows(TensorView x, std::span<const int64_t> rows, TensorView
   CHECK(out.n_rows() == static_cast<int64_t>(rows.size()) &&
         out.row_elements() == x.row_elements());
   counted(
-      OpKind::copy,
+      {OpKind::copy, x.dtype()},
       [&] { return copy_cost(out.n_elements(), out.n_elements(), x.dtype()); },
       [&] { do_gather_rows(x, rows, out); });
 }
@@ -149,7 +168,7 @@ void Device::gather_rows(TensorView x, std::span<const int64_t> rows, TensorView
 void Device::row_max(TensorView logits, std::span<RowMax> out) {
   CHECK(logits.n_rows() == static_cast<int64_t>(out.size()));
   counted(
-      OpKind::sample,
+      {OpKind::sample, logits.dtype()},
       [&] { return copy_cost(logits.n_elements(), 0, logits.dtype()); },
       [&] { do_row_max(logits, out); });
 }

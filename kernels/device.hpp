@@ -9,6 +9,7 @@
 #include <span>
 #include <string>
 
+#include "kernels/base/clock.hpp"
 #include "kernels/base/kv.hpp"
 #include "kernels/base/op_cost.hpp"
 #include "kernels/base/row_max.hpp"
@@ -66,13 +67,17 @@ struct AttentionParams {
 class Device {
  public:
   virtual ~Device() = default;
-  Device() = default;
+  explicit Device(const Clock& clock = steady_clock()) : clock_(clock) {}
   Device(const Device&) = delete;
   Device& operator=(const Device&) = delete;
 
   virtual std::string_view kind() const = 0;    // "cpu"
   virtual std::string description() const = 0;  // processor, ISA, threads, as reported
   virtual DType compute_dtype() const = 0;
+  // False for a simulated device: its tensors have shapes and addresses, and no memory behind them.
+  virtual bool holds_data() const { return true; }
+  // What its ops, and whoever works with it, are stamped by.
+  const Clock& clock() const { return clock_; }
 
   // Tensors that live on the device.
   virtual Tensor allocate(DType dtype, Shape shape) = 0;
@@ -142,9 +147,23 @@ class Device {
   virtual void do_gather_rows(TensorView x, std::span<const int64_t> rows, TensorView out) = 0;
   virtual void do_row_max(TensorView logits, std::span<RowMax> out) = 0;
 
-  template <typename Cost, typename Run>
-  void counted(OpKind kind, Cost&& cost, Run&& run);
+  // A device on virtual time lets an op take its time here. The shape tells what the cost does not;
+  // operands are what is multiplied: the weights of a linear, else activations.
+  virtual bool charges() const { return false; }
+  virtual void do_charge(OpKind /*kind*/,
+                         const OpCost& /*cost*/,
+                         const OpShape& /*shape*/,
+                         DType /*operands*/) {}
 
+  struct Op {
+    OpKind kind;
+    DType operands;
+    OpShape shape = {};
+  };
+  template <typename Cost, typename Run>
+  void counted(const Op& op, Cost&& cost, Run&& run);
+
+  const Clock& clock_;
   CostSink* sink_ = nullptr;
 };
 

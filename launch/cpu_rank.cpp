@@ -8,7 +8,9 @@
 #include "kernels/cpu/probes.hpp"
 #include "parallel/comm/clock_sync.hpp"
 #include "parallel/comm/inject.hpp"
+#include "runtime/commands/rank_plan.hpp"
 #include "runtime/config/split.hpp"
+#include "runtime/serving/memory_plan.hpp"
 
 namespace testbed {
 namespace {
@@ -51,6 +53,15 @@ MachineInfo machine_info(const MpiWorld& world, CpuProcess& process, DType compu
 
 }  // namespace
 
+MemoryRecord cpu_memory(const RunConfig& config,
+                        const RunInputs& inputs,
+                        const Mesh& mesh,
+                        int rank) {
+  MemoryRecord planned = planned_memory(config, inputs, mesh, rank);
+  planned.capacity_bytes = host_memory_bytes();
+  return planned;
+}
+
 CpuProcess::CpuProcess(const MpiWorld& world, std::optional<int> threads)
     : n_local_ranks_(world.n_local_ranks()),
       binding_(bind_rank(world.local_rank(), n_local_ranks_)),
@@ -91,7 +102,10 @@ double CpuProcess::read_bandwidth_sample() {
   return cpu::read_bandwidth(read_buffer_, seconds, *pool_, isa_);
 }
 
-CpuRank::CpuRank(MpiWorld& world, CpuProcess& process, const RunConfig& config) {
+CpuRank::CpuRank(MpiWorld& world,
+                 CpuProcess& process,
+                 const RunConfig& config,
+                 const RunInputs& inputs) {
   const Mesh mesh = resolve_mesh(config.parallel, world.size());
   for (const DelayInjection& delay : config.inject) {
     if (delay.rank >= world.size()) {
@@ -101,6 +115,10 @@ CpuRank::CpuRank(MpiWorld& world, CpuProcess& process, const RunConfig& config) 
   }
   world.set_waiting({.deadline_s = config.timeout_s, .may_spin = process.may_spin()});
   control_ = world.make_control();
+  const MemoryRecord planned = cpu_memory(config, inputs, mesh, world.rank());
+  if (const auto reason = why_hosts_lack_memory(*control_, world.host(), {planned})) {
+    throw ConfigError(*reason + " (more ranks, --layers, or a smaller batch or context would fit)");
+  }
   tp_ = world.make_group(mesh.group(world.rank(), Axis::tp), Axis::tp);
   pp_ = world.make_group(mesh.group(world.rank(), Axis::pp), Axis::pp);
   pp_tokens_ = world.make_group(mesh.group(world.rank(), Axis::pp), Axis::pp);
@@ -113,6 +131,7 @@ CpuRank::CpuRank(MpiWorld& world, CpuProcess& process, const RunConfig& config) 
   ControlChannel& control = *control_;
   context_ = std::make_unique<RankContext>(
       RankContext{.config = config,
+                  .inputs = inputs,
                   .mesh = mesh,
                   .rank = world.rank(),
                   .device = *device_,
@@ -120,6 +139,7 @@ CpuRank::CpuRank(MpiWorld& world, CpuProcess& process, const RunConfig& config) 
                   .groups = {*tp_, *pp_, *pp_tokens_},
                   .control = control,
                   .machine = machine_info(world, process, config.compute_dtype),
+                  .planned = planned,
                   .clock_estimate =
                       [&control, hosts = world.hosts()] {
                         const ClockOffset offset = estimate_clock_offset(control, hosts);

@@ -39,11 +39,21 @@ class CpuProcess {
   Tensor read_buffer_;
 };
 
+// What a rank would hold on this host, and what the host has.
+MemoryRecord cpu_memory(const RunConfig& config,
+                        const RunInputs& inputs,
+                        const Mesh& mesh,
+                        int rank);
+
 // One configuration on this rank: the mesh's groups and the context that run_rank takes.
 class CpuRank {
  public:
-  // All ranks call it together. Throws ConfigError for a mesh that does not match the world.
-  CpuRank(MpiWorld& world, CpuProcess& process, const RunConfig& config);
+  // All ranks call it together. Throws ConfigError for a mesh that does not match the world, and
+  // for what does not fit the hosts' memory.
+  CpuRank(MpiWorld& world,
+          CpuProcess& process,
+          const RunConfig& config,
+          const RunInputs& inputs);
   const RankContext& context() const { return *context_; }
 
  private:

@@ -7,7 +7,8 @@ packages=(
   cmake ninja-build g++ ccache pkg-config
   libopenmpi-dev openmpi-bin
   libtomlplusplus-dev nlohmann-json3-dev libcli11-dev libfmt-dev
-  libpcre2-dev libhwloc-dev libdnnl-dev
+  libpcre2-dev libhwloc-dev libdnnl-dev ocl-icd-opencl-dev # what dnnl-config.cmake looks for
+  libsimgrid-dev
   libgtest-dev libgmock-dev libbenchmark-dev
   python3 python3-pip unzip ca-certificates
 )

@@ -1,14 +1,10 @@
-// The program: starts MPI, reads the command line, puts together what a rank is given, and runs the
-// command.
+// The program: starts MPI, reads the command line, and runs the command.
 #include <fmt/format.h>
 
 #include <cstdio>
-#include <filesystem>
 
 #include "kernels/base/errors.hpp"
-#include "launch/cpu_rank.hpp"
-#include "parallel/comm/mpi_world.hpp"
-#include "runtime/commands/run.hpp"
+#include "launch/dispatch.hpp"
 #include "runtime/config/command_line.hpp"
 
 namespace testbed {
@@ -31,45 +27,10 @@ MpiOptions mpi_options(std::span<const std::string> args) {
   }
 }
 
-// Hardware that would be left idle in silence is a mistake, not a fallback.
-void check_device_choice(const RunConfig& config) {
-  if (config.device == DeviceChoice::automatic && std::filesystem::exists("/dev/nvidiactl")) {
-    throw ConfigError(
-        "this host has an NVIDIA device and this build no CUDA device: --device cpu runs on the "
-        "processor");
-  }
-}
-
-int run(MpiWorld& world, const RunConfig& config) {
-  check_device_choice(config);
-  if (const auto reason = singleton_under_launcher(world.size())) throw ConfigError(*reason);
-  world.set_waiting({.deadline_s = config.timeout_s});
-  const std::unique_ptr<ControlChannel> control = world.make_control();
-  std::optional<CpuProcess> process;
-  std::optional<std::string> error;
-  try {
-    process.emplace(world, config.threads);
-  } catch (const Error& e) {
-    error = e.what();
-  }
-  control->agree_on_mistake(error);
-  if (world.rank() == 0 && !process->warning().empty()) {
-    fmt::print(stderr, "testbed: warning: {}\n", process->warning());
-  }
-  const CpuRank rank(world, *process, config);
-  run_rank(rank.context());
-  return static_cast<int>(ExitCode::ok);
-}
-
 // Failures of one rank end the whole job: the others may be waiting for it.
 int guarded(MpiWorld& world, std::span<const std::string> args) {
   try {
-    const auto parsed = parse_command_line(args);
-    if (const auto* info = std::get_if<InfoText>(&parsed)) {
-      if (world.rank() == 0) fmt::print("{}", info->text);
-      return static_cast<int>(ExitCode::ok);
-    }
-    return run(world, std::get<RunConfig>(parsed));
+    return dispatch(world, parse_command_line(args));
   } catch (const ConfigError& e) {
     return said_once(world, e);
   } catch (const WeightsError& e) {

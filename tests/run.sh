@@ -32,7 +32,7 @@ case $preset in
     exit 2
     ;;
 esac
-layers=(unit mpi 'golden?' e2e) # the golden layer comes with the simulator
+layers=(unit mpi golden e2e)
 
 bash launch/install_deps.sh
 

@@ -26,6 +26,21 @@ struct OpCost {
   bool operator==(const OpCost&) const = default;
 };
 
+// What the time of an op depends on beyond its cost (kernels/sim/op_time.hpp). A device op fills
+// the part that is its own; the rest stays 0.
+struct OpShape {
+  // linear: y[m, n] = x[m, k] W[n, k]^T
+  int64_t m = 0;
+  int64_t n = 0;
+  int64_t k = 0;
+  // attention
+  int64_t n_sequences = 0;
+  int64_t n_query_rows = 0;     // of all sequences; equal to n_sequences when every one decodes
+  int64_t longest_context = 0;  // visible tokens of the longest sequence
+  int64_t n_kv_heads = 0;       // on this device
+  bool operator==(const OpShape&) const = default;
+};
+
 enum class OpKind : uint8_t {
   embed,
   norm,

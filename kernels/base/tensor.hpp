@@ -86,11 +86,14 @@ class TensorView {
   Shape shape_{0};
 };
 
-// Owning host tensor, aligned to 64 bytes, zero-initialised.
+// Owning tensor; host memory is aligned to 64 bytes and zero-initialised.
 class Tensor {
  public:
   Tensor() = default;
   Tensor(DType dtype, Shape shape);
+  // At an address that somebody else owns.
+  Tensor(void* borrowed, DType dtype, Shape shape)
+      : data_(borrowed, Free{.borrowed = true}), dtype_(dtype), shape_(shape) {}
   TensorView view() const { return {data_.get(), dtype_, shape_}; }
   operator TensorView() const { return view(); }  // NOLINT(google-explicit-constructor)
   DType dtype() const { return dtype_; }
@@ -106,7 +109,10 @@ class Tensor {
 
  private:
   struct Free {
-    void operator()(void* p) const { std::free(p); }  // NOLINT(cppcoreguidelines-no-malloc)
+    bool borrowed;
+    void operator()(void* p) const {
+      if (!borrowed) std::free(p);  // NOLINT(cppcoreguidelines-no-malloc)
+    }
   };
   std::unique_ptr<void, Free> data_;
   DType dtype_ = DType::F32;

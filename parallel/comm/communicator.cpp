@@ -1,35 +1,39 @@
 #include "parallel/comm/communicator.hpp"
 
+#include <algorithm>
 #include <exception>
+#include <iterator>
 #include <utility>
 
 #include "kernels/base/clock.hpp"
-#include "parallel/shard.hpp"
+#include "parallel/comm/wire_bytes.hpp"
 
 namespace testbed {
 namespace {
-
-int64_t all_reduce_wire_bytes(
-    CommAlgorithm algorithm, int64_t n_elements, int64_t element_bytes, int rank, int size) {
-  if (algorithm == CommAlgorithm::one_shot) return (size - 1) * n_elements * element_bytes;
-  // two_shot: every part but mine to its owner, then my sum to everyone.
-  const int64_t mine = split_range(n_elements, size, rank).size();
-  return ((n_elements - mine) + (size - 1) * mine) * element_bytes;
-}
 
 // Otherwise an operation would pass over a missing tensor in silence.
 bool holds_data(TensorView x) { return x.data() != nullptr || x.n_elements() == 0; }
 
 }  // namespace
 
-Pending::Pending(std::unique_ptr<Work> work, CommSink* sink, const CommRecord& record)
-    : work_(std::move(work)), sink_(sink), record_(record) {}
+std::optional<CommAlgorithm> algorithm_by_name(std::string_view name) {
+  const auto* const found = std::find(std::begin(algorithm_names), std::end(algorithm_names), name);
+  if (found == std::end(algorithm_names)) return std::nullopt;
+  return static_cast<CommAlgorithm>(found - std::begin(algorithm_names));
+}
+
+Pending::Pending(std::unique_ptr<Work> work,
+                 CommSink* sink,
+                 const Clock& clock,
+                 const CommRecord& record)
+    : work_(std::move(work)), sink_(sink), clock_(&clock), record_(record) {}
 
 Pending& Pending::operator=(Pending&& other) {  // NOLINT(performance-noexcept-move-constructor)
   if (this != &other) {
     wait();
     work_ = std::move(other.work_);
     sink_ = other.sink_;
+    clock_ = other.clock_;
     record_ = other.record_;
   }
   return *this;
@@ -44,18 +48,26 @@ Pending::~Pending() noexcept(false) {
 void Pending::wait() {
   if (!work_) return;
   const std::unique_ptr<Work> work = std::move(work_);
-  if (sink_ != nullptr) record_.wait_begin_ns = now_ns();
+  if (sink_ != nullptr) record_.wait_begin_ns = clock_->now_ns();
   work->wait();
   if (sink_ == nullptr) return;
-  record_.wait_end_ns = now_ns();
+  record_.wait_end_ns = clock_->now_ns();
   sink_->on_comm(record_);
 }
 
-Communicator::Communicator(GroupInfo group)
+Communicator::Communicator(GroupInfo group, const Clock& clock)
     : group_(std::move(group)),
+      clock_(clock),
       next_send_(static_cast<size_t>(group_.size), 0),
       next_recv_(static_cast<size_t>(group_.size), 0) {
   CHECK(group_.world_ranks.size() == static_cast<size_t>(group_.size));
+}
+
+int64_t Communicator::wire_bytes_of(CommOp op,
+                                    CommAlgorithm algorithm,
+                                    int64_t n_bytes,
+                                    int64_t element_bytes) const {
+  return wire_bytes(op, algorithm, n_bytes, element_bytes, rank(), size());
 }
 
 CommRecord Communicator::record(CommOp op) const {
@@ -72,9 +84,9 @@ void Communicator::collective(CommRecord record, Do&& work) {
     work();
     return;
   }
-  record.post_begin_ns = now_ns();
+  record.post_begin_ns = clock_.now_ns();
   work();
-  record.post_end_ns = record.wait_begin_ns = record.wait_end_ns = now_ns();
+  record.post_end_ns = record.wait_begin_ns = record.wait_end_ns = clock_.now_ns();
   sink_->on_comm(record);
 }
 
@@ -86,8 +98,8 @@ void Communicator::all_reduce(TensorView x) {
   mine.payload_bytes = x.n_bytes();
   if (size() > 1) {
     mine.algorithm = all_reduce_algorithm(x.n_bytes());
-    mine.wire_bytes = all_reduce_wire_bytes(
-        mine.algorithm, x.n_elements(), dtype_bytes(x.dtype(), 1), rank(), size());
+    mine.wire_bytes =
+        wire_bytes_of(mine.op, mine.algorithm, x.n_bytes(), dtype_bytes(x.dtype(), 1));
   }
   collective(mine, [&] {
     if (x.n_elements() > 0) do_all_reduce(x, mine.algorithm);
@@ -98,9 +110,12 @@ void Communicator::all_gather(TensorView local, TensorView out) {
   CHECK(out.n_bytes() == size() * local.n_bytes());
   CHECK(holds_data(local) && holds_data(out));
   CommRecord mine = record(CommOp::all_gather);
-  mine.algorithm = size() > 1 ? CommAlgorithm::direct : CommAlgorithm::none;
   mine.payload_bytes = out.n_bytes();
-  mine.wire_bytes = (size() - 1) * local.n_bytes();
+  if (size() > 1) {
+    mine.algorithm = all_gather_algorithm(out.n_bytes());
+    mine.wire_bytes =
+        wire_bytes_of(mine.op, mine.algorithm, out.n_bytes(), dtype_bytes(out.dtype(), 1));
+  }
   collective(mine, [&] {
     if (out.n_elements() > 0) do_all_gather(local, out);
   });
@@ -145,11 +160,11 @@ Pending Communicator::message(CommRecord record, TensorView x, int peer, Post&& 
   record.algorithm = CommAlgorithm::direct;
   record.peer = peer;
   record.payload_bytes = x.n_bytes();
-  if (sink_ == nullptr || size() == 1) return {post(), nullptr, record};
-  record.post_begin_ns = now_ns();
+  if (sink_ == nullptr || size() == 1) return {post(), nullptr, clock_, record};
+  record.post_begin_ns = clock_.now_ns();
   std::unique_ptr<Pending::Work> work = post();
-  record.post_end_ns = now_ns();
-  return {std::move(work), sink_, record};
+  record.post_end_ns = clock_.now_ns();
+  return {std::move(work), sink_, clock_, record};
 }
 
 }  // namespace testbed

@@ -8,32 +8,64 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "kernels/base/clock.hpp"
 #include "kernels/base/tensor.hpp"
 #include "parallel/mesh.hpp"
 
 namespace testbed {
 
-enum class CommOp : uint8_t { all_reduce, all_gather, broadcast, barrier, send, recv };
+enum class CommOp : uint8_t {
+  all_reduce,
+  all_gather,
+  reduce_scatter,
+  all_to_all,
+  broadcast,
+  barrier,
+  send,
+  recv
+};
 constexpr std::string_view comm_op_name(CommOp op) {
-  constexpr std::string_view names[] = {
-      "all_reduce", "all_gather", "broadcast", "barrier", "send", "recv"};
+  constexpr std::string_view names[] = {"all_reduce",
+                                        "all_gather",
+                                        "reduce_scatter",
+                                        "all_to_all",
+                                        "broadcast",
+                                        "barrier",
+                                        "send",
+                                        "recv"};
   return names[static_cast<int>(op)];
 }
 
-// one_shot: every rank sends its whole payload to every other and sums all, (n-1)*payload sent per
-// device. two_shot: reduce-scatter then all-gather by direct exchange, 2(n-1)/n*payload sent per
-// device. direct: one message per pair. none: a group of one.
-enum class CommAlgorithm : uint8_t { none, direct, one_shot, two_shot };
+// S is the payload, n the ranks; bytes are those sent per rank.
+// direct: one message per pair. one_shot: every rank sends its whole payload to every other and
+// sums all, (n-1) S. two_shot: reduce-scatter then all-gather by direct exchange, 2(n-1)/n S. ring:
+// parts travel from neighbour to neighbour, 2(n-1)/n S for an all-reduce. tree: double binary tree.
+// nvls: the switch sums and multicasts, S + S/n. hierarchical: reduce-scatter in each node,
+// all-reduce across nodes, all-gather in each node. none: a group of one.
+enum class CommAlgorithm : uint8_t {
+  none,
+  direct,
+  one_shot,
+  two_shot,
+  ring,
+  tree,
+  nvls,
+  hierarchical
+};
+constexpr std::string_view algorithm_names[] = {
+    "none", "direct", "one-shot", "two-shot", "ring", "tree", "nvls", "hierarchical"};
 constexpr std::string_view algorithm_name(CommAlgorithm a) {
-  constexpr std::string_view names[] = {"none", "direct", "one-shot", "two-shot"};
-  return names[static_cast<int>(a)];
+  return algorithm_names[static_cast<int>(a)];
 }
+// nullopt: no algorithm is called that.
+std::optional<CommAlgorithm> algorithm_by_name(std::string_view name);
 
-// One operation as this rank saw it; host monotonic clock. Blocking operations have wait_begin ==
+// One operation as this rank saw it, by its clock. Blocking operations have wait_begin ==
 // wait_end == post_end.
 struct CommRecord {
   CommOp op = CommOp::barrier;
@@ -68,7 +100,10 @@ class Pending {
     virtual void wait() = 0;  // throws CommError on the deadline, naming the peer
   };
   Pending() = default;
-  Pending(std::unique_ptr<Work> work, CommSink* sink, const CommRecord& record);
+  Pending(std::unique_ptr<Work> work,
+          CommSink* sink,
+          const Clock& clock,
+          const CommRecord& record);
   Pending(Pending&&) noexcept = default;
   // Waits for what it held: may throw.
   Pending& operator=(Pending&&);  // NOLINT(performance-noexcept-move-constructor)
@@ -78,6 +113,7 @@ class Pending {
  private:
   std::unique_ptr<Work> work_;
   CommSink* sink_ = nullptr;
+  const Clock* clock_ = nullptr;
   CommRecord record_;
 };
 
@@ -90,7 +126,7 @@ struct GroupInfo {
 
 class Communicator {
  public:
-  explicit Communicator(GroupInfo group);
+  explicit Communicator(GroupInfo group, const Clock& clock = steady_clock());
   virtual ~Communicator() = default;
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
@@ -124,6 +160,14 @@ class Communicator {
 
  protected:
   virtual CommAlgorithm all_reduce_algorithm(int64_t n_bytes) const = 0;
+  virtual CommAlgorithm all_gather_algorithm(int64_t /*n_bytes*/) const {
+    return CommAlgorithm::direct;
+  }
+  // What this rank sends; of ranks on several nodes it depends on where they sit.
+  virtual int64_t wire_bytes_of(CommOp op,
+                                CommAlgorithm algorithm,
+                                int64_t n_bytes,
+                                int64_t element_bytes) const;
 
  private:
   virtual void do_all_reduce(TensorView x, CommAlgorithm algorithm) = 0;
@@ -140,6 +184,7 @@ class Communicator {
   Pending message(CommRecord record, TensorView x, int peer, Post&& post);
 
   GroupInfo group_;
+  const Clock& clock_;
   CommSink* sink_ = nullptr;
   std::function<void()> before_all_reduce_;
   int64_t next_collective_ = 0;

@@ -3,6 +3,8 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <chrono>
+#include <thread>
 
 #include "kernels/base/clock.hpp"
 #include "kernels/base/errors.hpp"
@@ -59,7 +61,11 @@ void MpiRequests::wait(const MpiWaiting& waiting,
                        const std::function<std::string(const std::vector<int>&)>& what) {
   const int64_t deadline_ns = now_ns() + static_cast<int64_t>(waiting.deadline_s * 1e9);
   for (int64_t round = 1; !test(); ++round) {
-    if (!waiting.may_spin) sched_yield();
+    if (waiting.sleep_us > 0) {
+      std::this_thread::sleep_for(std::chrono::microseconds(waiting.sleep_us));
+    } else if (!waiting.may_spin) {
+      sched_yield();
+    }
     constexpr int64_t rounds_between_clock_reads = 64;
     if (round % rounds_between_clock_reads == 0 && now_ns() > deadline_ns) {
       const std::vector<int> missing = missing_peers();

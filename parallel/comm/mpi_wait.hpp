@@ -14,6 +14,7 @@ namespace testbed {
 struct MpiWaiting {
   double deadline_s = 120.0;
   bool may_spin = false;  // else the core is given away at once
+  int64_t sleep_us = 0;   // between looks, for long waits in which only one rank works
 };
 
 // MPI counts bytes in an int; longer messages go in pieces (D23).

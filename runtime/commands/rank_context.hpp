@@ -11,7 +11,8 @@
 #include "parallel/comm/communicator.hpp"
 #include "parallel/comm/control.hpp"
 #include "parallel/mesh.hpp"
-#include "runtime/config/run_config.hpp"
+#include "runtime/commands/run_inputs.hpp"
+#include "runtime/measure/run_record.hpp"
 #include "runtime/model/step_context.hpp"
 
 namespace testbed {
@@ -39,6 +40,7 @@ struct ClockEstimate {
 
 struct RankContext {
   const RunConfig& config;
+  const RunInputs& inputs;
   Mesh mesh;
   int rank = 0;
   Device& device;
@@ -46,8 +48,12 @@ struct RankContext {
   Groups groups;
   ControlChannel& control;
   MachineInfo machine;
+  MemoryRecord planned;                           // what it will hold; agreed to fit
   std::function<ClockEstimate()> clock_estimate;  // all ranks call it together
   std::map<Axis, std::string> transports;
+  // Stamps cost nothing and every repeat is the same: one generation is the timed and the breakdown
+  // pass, and nothing is warmed up or checked.
+  bool virtual_time = false;
 
   Coordinates coordinates() const { return mesh.coordinates(rank); }
 };

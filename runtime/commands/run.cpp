@@ -11,9 +11,6 @@
 #include "runtime/commands/logits_file.hpp"
 #include "runtime/commands/passes.hpp"
 #include "runtime/commands/session.hpp"
-#include "runtime/commands/workload.hpp"
-#include "runtime/config/presets.hpp"
-#include "runtime/config/split.hpp"
 #include "runtime/report/atomic_file.hpp"
 #include "runtime/report/chrome_trace.hpp"
 #include "runtime/report/csv.hpp"
@@ -23,69 +20,38 @@
 #include "runtime/text/tokenizer.hpp"
 
 namespace testbed {
-namespace {
 
-// What a person reads goes to standard output, unless an output file was asked for there.
-FILE* terminal(const RunConfig& config) {
-  return config.output.stdout_is_taken() ? stderr : stdout;
-}
+FILE* terminal(const OutputConfig& output) { return output.stdout_is_taken() ? stderr : stdout; }
 
-struct OpenModel {
-  ModelConfig config;
-  std::unique_ptr<WeightSource> source;
-};
-
-OpenModel open_model(const RunConfig& run) {
-  const ModelLocation location = locate_model(run.model);
-  OpenModel model{read_model_config(location), nullptr};
-  if (run.layers) model.config = truncated_to(model.config, *run.layers);
-  const bool random = run.weights ? *run.weights == "random" : location.kind == ModelKind::preset;
-  model.source = random ? make_random_weights(model.config, run.sampling.seed)
-                        : open_weights(run.weights.value_or(location.path.string()), model.config);
-  return model;
-}
-
-// Every rank sees the same files, or the rank that does not is named.
-OpenModel open_on_every_rank(const RankContext& context) {
-  OpenModel model;
+void check_outputs(const OutputConfig& output, ControlChannel& control) {
   std::optional<std::string> error;
-  try {
-    model = open_model(context.config);
-  } catch (const Error& e) {
-    error = e.what();
-  }
-  context.control.agree_on_mistake(error);
-  return model;
-}
-
-// An output that cannot be written is refused now, not after the run.
-void check_outputs(const RankContext& context) {
-  std::optional<std::string> error;
-  const OutputConfig& output = context.config.output;
   try {
     for (const auto* path : {&output.json, &output.csv, &output.trace, &output.logits}) {
-      if (context.rank == 0 && path->has_value()) check_writable(**path);
+      if (control.rank() == 0 && path->has_value()) check_writable(**path);
     }
   } catch (const Error& e) {
     error = e.what();
   }
-  context.control.agree_on_mistake(error);
+  control.agree_on_mistake(error);
 }
 
-void check_split(const RankContext& context, const OpenModel& model) {
-  if (const auto reason = why_illegal(
-          model.config, context.mesh, context.config.parallel, weight_block(*model.source))) {
-    throw ConfigError(*reason);
-  }
+void write_reports(const OutputConfig& output, const RunOutcome& outcome, const Mesh& mesh) {
+  if (output.json) write_file(*output.json, to_json(outcome.record));
+  if (output.csv) write_file(*output.csv, to_csv(outcome.record));
+  if (output.trace) write_file(*output.trace, chrome_trace(outcome.timelines, mesh));
+  if (!output.quiet) fmt::print(terminal(output), "{}", to_table(outcome.record));
 }
+
+namespace {
 
 std::vector<std::string> labels_of(const RankContext& context,
-                                   const ModelConfig& model,
                                    const Session& session,
                                    const PassResults& passes) {
   const RunConfig& run = context.config;
   std::vector<std::string> labels = session.model().notes;
-  if (run.layers) labels.push_back(fmt::format("first {} layers only", model.n_layers));
+  if (run.layers) {
+    labels.push_back(fmt::format("first {} layers only", context.inputs.model.n_layers));
+  }
   if (run.workload.context > 0) labels.push_back("synthetic KV cache");
   if (run.workload.is_synthetic()) labels.push_back("synthetic prompts");
   const MachineInfo& machine = context.machine;
@@ -113,7 +79,7 @@ std::vector<std::string> gather_text(const RankContext& context, const std::stri
 }
 
 // hosts, devices and binding of all ranks; on rank 0.
-FingerprintRecord fingerprint(const RankContext& context, const ModelConfig& model) {
+FingerprintRecord fingerprint(const RankContext& context) {
   FingerprintRecord print;
   std::set<std::string> seen;
   for (const std::string& host : gather_text(context, context.machine.host)) {
@@ -123,7 +89,7 @@ FingerprintRecord fingerprint(const RankContext& context, const ModelConfig& mod
   print.binding = gather_text(context, context.machine.binding);
   print.libraries = context.machine.libraries;
   print.environment = context.machine.environment;
-  const std::string text = canonical_text(context.config, model);
+  const std::string text = canonical_text(context.config, context.inputs.model);
   print.config_hash =
       fmt::format("{:016x}", hash_bytes(std::as_bytes(std::span(text.data(), text.size()))));
   print.version = TESTBED_VERSION;
@@ -143,13 +109,12 @@ std::vector<RequestRecord> request_records(const Workload& workload, const PassR
 }
 
 RunDescription describe(const RankContext& context,
-                        const ModelConfig& model,
                         const Session& session,
-                        const Workload& workload,
                         const PassResults& passes) {
   const RunConfig& run = context.config;
+  const ModelConfig& model = context.inputs.model;
   return {.device = std::string(context.device.kind()),
-          .labels = labels_of(context, model, session, passes),
+          .labels = labels_of(context, session, passes),
           .model = model.name,
           .layers = static_cast<int>(model.n_layers),
           .weight_dtype = run.weight_dtype ? std::string(dtype_name(*run.weight_dtype)) : "auto",
@@ -161,7 +126,7 @@ RunDescription describe(const RankContext& context,
                        .ep = run.parallel.ep,
                        .microbatches = run.parallel.microbatches.value_or(context.mesh.pp),
                        .virtual_stages = run.parallel.virtual_stages},
-          .requests = request_records(workload, passes),
+          .requests = request_records(context.inputs.workload, passes),
           .options = {{"warmup", std::to_string(run.warmup)},
                       {"repeats", std::to_string(run.repeats)},
                       {"seed", std::to_string(run.sampling.seed)}}};
@@ -172,7 +137,7 @@ class TextStream {
  public:
   TextStream(const Workload& workload, const RunConfig& config)
       : shown_(workload.tokenizer && !config.output.quiet && workload.requests.size() == 1),
-        out_(terminal(config)) {
+        out_(terminal(config.output)) {
     if (shown_) decoder_ = std::make_unique<StreamDecoder>(*workload.tokenizer);
   }
   void token(int32_t id) {
@@ -195,18 +160,11 @@ class TextStream {
   std::unique_ptr<StreamDecoder> decoder_;
 };
 
-void write_reports(const RankContext& context, const RunRecord& record, const PassResults& passes) {
-  const OutputConfig& output = context.config.output;
-  if (output.json) write_file(*output.json, to_json(record));
-  if (output.csv) write_file(*output.csv, to_csv(record));
-  if (output.trace) write_file(*output.trace, chrome_trace(passes.timelines, context.mesh));
-  if (!output.quiet) fmt::print(terminal(context.config), "{}", to_table(record));
-}
-
-void announce(const RankContext& context, const ModelConfig& model) {
+void announce(const RankContext& context) {
   const RunConfig& run = context.config;
+  const ModelConfig& model = context.inputs.model;
   if (context.rank != 0 || run.output.quiet) return;
-  FILE* out = terminal(run);
+  FILE* out = terminal(run.output);
   fmt::print(out,
              "testbed {}: {}, {} layers, {} on {} rank{} (tp {}, pp {}, dp {}{}), {}\n",
              TESTBED_VERSION,
@@ -223,14 +181,13 @@ void announce(const RankContext& context, const ModelConfig& model) {
   std::fflush(out);
 }
 
-ChecksRecord check(const RankContext& context, const OpenModel& model) {
-  const ShardPosition position = shard_position(context);
+ChecksRecord check(const RankContext& context) {
   return check_against_one_rank(
-      {.mode = context.config.check,
-       .config = model.config,
-       .source = *model.source,
+      {.mode = context.virtual_time ? CheckMode::off : context.config.check,
+       .config = context.inputs.model,
+       .source = *context.inputs.source,
        .wanted = resident_weights(context.config),
-       .position = position,
+       .position = shard_position(context.config, context.mesh, context.rank),
        .n_microbatches = context.config.parallel.microbatches.value_or(context.mesh.pp),
        .groups = context.groups,
        .replica = replica_of(context),
@@ -240,41 +197,36 @@ ChecksRecord check(const RankContext& context, const OpenModel& model) {
 
 }  // namespace
 
-void run_rank(const RankContext& context) {
-  const OpenModel model = open_on_every_rank(context);
-  check_split(context, model);
-  const Workload workload = make_workload(context, model.config);
-  announce(context, model.config);
-  check_outputs(context);
-  std::vector<MemoryRecord> planned = plan_memory(context, model.config, *model.source, workload);
-  const ChecksRecord checks = check(context, model);
-
-  Session session(context, model.config, *model.source, workload, std::move(planned));
+std::optional<RunOutcome> run_rank(const RankContext& context) {
+  announce(context);
+  const ChecksRecord checks = check(context);
+  Session session(context);
   if (context.config.output.logits) {
     write_logits(context.control,
                  *context.config.output.logits,
-                 workload.requests,
+                 context.inputs.workload.requests,
                  session.generate_with_logits(),
-                 model.config.vocab_size);
+                 context.inputs.model.vocab_size);
   }
-  TextStream stream(workload, context.config);
+  TextStream stream(context.inputs.workload, context.config);
   PassResults passes =
       run_passes(context, session, [&](size_t /*request*/, int32_t id) { stream.token(id); });
   stream.finish();
 
-  const std::vector<MemoryRecord> memory = session.memory(passes.last);
-  FingerprintRecord print = fingerprint(context, model.config);
-  if (context.rank != 0) return;
-  AnalysisInput input{.run = describe(context, model.config, session, workload, passes),
+  std::vector<MemoryRecord> memory = session.memory(passes.last);
+  FingerprintRecord print = fingerprint(context);
+  if (context.rank != 0) return std::nullopt;
+  AnalysisInput input{.run = describe(context, session, passes),
                       .mesh = context.mesh,
-                      .timelines = passes.timelines,
-                      .timed = passes.timed,
-                      .peaks = passes.peaks,
+                      .timelines = std::move(passes.timelines),
+                      .timed = std::move(passes.timed),
+                      .peaks = std::move(passes.peaks),
                       .transports = context.transports};
-  input.run.memory = memory;
+  input.run.memory = std::move(memory);
   input.run.checks = checks;
   input.run.fingerprint = std::move(print);
-  write_reports(context, analyse(input), passes);
+  RunRecord record = analyse(input);
+  return RunOutcome{std::move(record), std::move(input.timelines)};
 }
 
 }  // namespace testbed

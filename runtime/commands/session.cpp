@@ -4,11 +4,10 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <map>
 
 #include "kernels/base/byte_stream.hpp"
 #include "kernels/base/clock.hpp"
-#include "runtime/serving/memory_plan.hpp"
-#include "runtime/weights/tensor_names.hpp"
 
 namespace testbed {
 namespace {
@@ -36,15 +35,15 @@ class Progress {
   int64_t last_ns_;
 };
 
-Model load(const RankContext& context, const ModelConfig& model, const WeightSource& source) {
+Model load(const RankContext& context) {
   Progress progress(context.rank == 0 && !context.config.output.quiet);
   std::optional<std::string> error;
   Model loaded;
   try {
     loaded = load_model(context.device,
-                        source,
-                        model,
-                        shard_position(context),
+                        *context.inputs.source,
+                        context.inputs.model,
+                        shard_position(context.config, context.mesh, context.rank),
                         resident_weights(context.config),
                         [&](int64_t done, int64_t total) { progress(done, total); });
   } catch (const std::exception& e) {
@@ -56,15 +55,6 @@ Model load(const RankContext& context, const ModelConfig& model, const WeightSou
 
 }  // namespace
 
-ShardPosition shard_position(const RankContext& context) {
-  const Coordinates c = context.coordinates();
-  return {.tp = context.mesh.tp,
-          .tp_rank = c.tp,
-          .n_stages = context.mesh.pp,
-          .stage = c.pp,
-          .n_virtual_stages = context.config.parallel.virtual_stages};
-}
-
 Replica replica_of(const RankContext& context) {
   const int dp = context.coordinates().dp;
   Replica replica{.control = context.control, .rank = context.rank, .ranks = {}, .dp = dp};
@@ -74,89 +64,18 @@ Replica replica_of(const RankContext& context) {
   return replica;
 }
 
-ResidentWeights resident_weights(const RunConfig& config) {
-  if (!config.weight_dtype) return ResidentWeights::as_stored;
-  return *config.weight_dtype == DType::F32 ? ResidentWeights::f32 : ResidentWeights::bf16;
-}
-
-int64_t weight_block(const WeightSource& source) {
-  int64_t block = 1;
-  for (const char* name : {"self_attn.o_proj.weight", "mlp.down_proj.weight"}) {
-    if (const auto stored = source.find(layer_tensor_name(0, name))) {
-      block = std::max(block, dtype_info(stored->dtype).block_elements);
-    }
-  }
-  return block;
-}
-
-SchedulerOptions scheduler_options(const RankContext& context, const ModelConfig& model) {
-  const RunConfig& config = context.config;
-  SchedulerOptions options{.kv_groups = kv_groups(model),
-                           .block_size = config.kv_block_size,
-                           .n_microbatches = config.parallel.microbatches.value_or(context.mesh.pp),
-                           .stop_ids = {}};
-  options.run_ahead = context.mesh.pp > 1;
-  if (!config.sampling.ignore_eos && !config.workload.is_synthetic()) {
-    options.stop_ids = model.eos_ids;
-  }
-  return options;
-}
-
-std::vector<MemoryRecord> plan_memory(const RankContext& context,
-                                      const ModelConfig& model,
-                                      const WeightSource& source,
-                                      const Workload& workload) {
-  const std::vector<Request> requests =
-      requests_of(workload, context.mesh, context.coordinates().dp);
-  const SchedulerOptions scheduler = scheduler_options(context, model);
-  const ShardPosition position = shard_position(context);
-  const DType compute = context.device.compute_dtype();
-  const HeadShard heads = heads_of_rank(model, position);
-  const std::vector<int64_t> blocks = blocks_for(requests, scheduler);
-  MemoryRecord mine{.rank = context.rank, .capacity_bytes = host_memory_bytes()};
-  mine.weights_bytes =
-      planned_weights_bytes(source, model, position, resident_weights(context.config), compute);
-  const int64_t layer_token = 2 * dtype_bytes(compute, heads.kv_heads.size() * model.head_dim);
-  for (const int64_t layer : layers_of_rank(model, position)) {
-    mine.kv_bytes_per_token += layer_token;
-    for (size_t g = 0; g < blocks.size(); ++g) {
-      if (scheduler.kv_groups[g].window != model.layer_windows[static_cast<size_t>(layer)])
-        continue;
-      mine.kv_pool_bytes += blocks[g] * scheduler.block_size * layer_token;
-    }
-  }
-  int64_t n_rows = 0;
-  for (const Request& request : requests) n_rows += static_cast<int64_t>(request.prompt_ids.size());
-  n_rows = std::min(n_rows, scheduler.max_step_tokens);
-  mine.workspace_bytes = workspace_bytes(
-      {.n_tokens = std::max(n_rows, static_cast<int64_t>(requests.size())),
-       .n_logits_rows =
-           context.config.output.logits ? n_rows : static_cast<int64_t>(requests.size()),
-       .d_model = model.d_model,
-       .d_ff_local = (model.d_ff + position.tp - 1) / position.tp,
-       .heads_local = (heads.heads.size() + heads.kv_heads.size()) * model.head_dim,
-       .vocab_size = model.vocab_size,
-       .element_bytes = dtype_bytes(compute, 1)});
-  return agree_on_memory(context.control, context.machine.host, mine);
-}
-
-Session::Session(const RankContext& context,
-                 const ModelConfig& model,
-                 const WeightSource& source,
-                 const Workload& workload,
-                 std::vector<MemoryRecord> planned)
+Session::Session(const RankContext& context)
     : context_(context),
-      requests_(requests_of(workload, context.mesh, context.coordinates().dp)),
-      scheduler_(scheduler_options(context, model)),
+      requests_(requests_of(context.inputs.workload, context.mesh, context.coordinates().dp)),
+      scheduler_(scheduler_options(context.config, context.inputs.model, context.mesh)),
       replica_(replica_of(context)),
-      planned_(std::move(planned)),
-      model_(load(context, model, source)),
+      model_(load(context)),
       kv_(context.device,
           scheduler_.kv_groups,
           blocks_for(requests_, scheduler_),
-          layers_of_rank(model, model_.position),
-          heads_of_rank(model, model_.position).kv_heads.size(),
-          model.head_dim,
+          layers_of_rank(model_.config, model_.position),
+          heads_of_rank(model_.config, model_.position).kv_heads.size(),
+          model_.config.head_dim,
           scheduler_.block_size),
       executor_(context.device,
                 context.groups,
@@ -164,7 +83,7 @@ Session::Session(const RankContext& context,
                 kv_,
                 scheduler_.kv_groups.size(),
                 {.sampling = context.config.sampling}) {
-  if (context.config.workload.context > 0) kv_.fill_synthetic();
+  if (context.config.workload.context > 0 && context.device.holds_data()) kv_.fill_synthetic();
 }
 
 GenerationResult Session::generate_once(Timeline* timeline,
@@ -203,32 +122,42 @@ std::vector<CapturedRow> Session::generate_with_logits() {
 }
 
 std::vector<MemoryRecord> Session::memory(const GenerationResult& last) const {
-  // Only the scheduling rank of a replica knows how far its pools were filled.
-  ByteWriter usage;
-  usage.put(last.peak_kv_blocks);
-  usage.put(last.peak_kv_tokens);
-  const std::vector<Bytes> of_rank = context_.control.all_gather(usage.take());
-  std::vector<int64_t> blocks;
-  std::vector<int64_t> tokens;
-  ByteReader in(of_rank[static_cast<size_t>(replica_.ranks.front())]);
-  in.get(blocks);
-  in.get(tokens);
-
-  MemoryRecord mine = planned_[static_cast<size_t>(context_.rank)];
+  MemoryRecord mine = context_.planned;
   mine.weights_bytes = model_.weights_bytes;
   mine.kv_pool_bytes = kv_.pool_bytes();
   mine.kv_bytes_per_token = kv_.bytes_per_token();
   mine.workspace_bytes = executor_.workspace_bytes();
-  for (size_t g = 0; g < blocks.size(); ++g) {
-    const int64_t token_bytes = kv_.layer_token_bytes() * kv_.n_layers_in(static_cast<int>(g));
-    mine.kv_used_bytes += tokens[g] * token_bytes;
-    mine.kv_waste_bytes += (blocks[g] * kv_.block_size() - tokens[g]) * token_bytes;
+  std::vector<int64_t> token_bytes;  // [KV group]
+  for (size_t g = 0; g < scheduler_.kv_groups.size(); ++g) {
+    token_bytes.push_back(kv_.layer_token_bytes() * kv_.n_layers_in(static_cast<int>(g)));
   }
   ByteWriter out;
   out.put(mine);
+  out.put(token_bytes);
+  out.put(last.peak_kv_blocks);  // only the scheduling rank of a replica knows them
+  out.put(last.peak_kv_tokens);
+
   std::vector<MemoryRecord> all;
-  for (const Bytes& bytes : context_.control.all_gather(out.take())) {
-    ByteReader(bytes).get(all.emplace_back());
+  std::map<int, std::pair<std::vector<int64_t>, std::vector<int64_t>>> used;  // [dp] blocks, tokens
+  for (const Bytes& bytes : context_.control.gather(out.take(), 0)) {
+    const int rank = static_cast<int>(all.size());
+    ByteReader in(bytes);
+    MemoryRecord& record = all.emplace_back();
+    std::vector<int64_t> blocks;
+    std::vector<int64_t> tokens;
+    in.get(record);
+    in.get(token_bytes);
+    in.get(blocks);
+    in.get(tokens);
+    // A replica's scheduling rank is its lowest.
+    const auto& [used_blocks, used_tokens] =
+        used.try_emplace(context_.mesh.coordinates(rank).dp, std::move(blocks), std::move(tokens))
+            .first->second;
+    for (size_t g = 0; g < used_blocks.size(); ++g) {
+      record.kv_used_bytes += used_tokens[g] * token_bytes[g];
+      record.kv_waste_bytes +=
+          (used_blocks[g] * kv_.block_size() - used_tokens[g]) * token_bytes[g];
+    }
   }
   return all;
 }

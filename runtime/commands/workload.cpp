@@ -145,8 +145,10 @@ std::vector<Request> unpack(const Bytes& bytes) {
 
 }  // namespace
 
-Workload make_workload(const RankContext& context, const ModelConfig& model) {
-  const RunConfig& config = context.config;
+Workload make_workload(const RunConfig& config,
+                       const ModelConfig& model,
+                       const Mesh& mesh,
+                       ControlChannel& control) {
   Workload workload;
   if (config.workload.is_synthetic()) {
     workload.requests = synthetic_requests(config, model);
@@ -155,7 +157,7 @@ Workload make_workload(const RankContext& context, const ModelConfig& model) {
     // Files and the tokenizer are read once, on rank 0; a mistake there is every rank's.
     std::optional<std::string> error;
     Bytes packed;
-    if (context.rank == 0) {
+    if (control.rank() == 0) {
       try {
         const std::vector<Prompt> prompts = prompts_of(config.workload);
         workload.tokenizer = tokenizer_for(prompts, config);
@@ -164,13 +166,13 @@ Workload make_workload(const RankContext& context, const ModelConfig& model) {
         error = e.what();
       }
     }
-    context.control.agree_on_mistake(error);
-    workload.requests = unpack(context.control.broadcast(std::move(packed), 0));
+    control.agree_on_mistake(error);
+    workload.requests = unpack(control.broadcast(std::move(packed), 0));
   }
   for (Request& request : workload.requests) {
     request.cached_tokens = config.workload.context;
   }
-  check_requests(workload.requests, model, context.mesh);
+  check_requests(workload.requests, model, mesh);
   return workload;
 }
 

@@ -62,6 +62,13 @@ json parallel_json(const ParallelConfig& p) {
           {"virtual_stages", p.virtual_stages}};
 }
 
+json cluster_json(const ClusterConfig& c) {
+  return {{"name", optional(c.name)},
+          {"link_gb_s", optional(c.link_gb_s)},
+          {"link_us", optional(c.link_us)},
+          {"algorithm", optional(c.algorithm)}};
+}
+
 json workload_json(const WorkloadConfig& w) {
   return {{"batch", w.batch},
           {"prompt_tokens", w.prompt_tokens},
@@ -86,6 +93,7 @@ json run_json(const RunConfig& run) {
           {"parallel", parallel_json(run.parallel)},
           {"device", static_cast<int>(run.device)},
           {"layout", static_cast<int>(run.layout)},
+          {"cluster", cluster_json(run.cluster)},
           {"workload", workload_json(run.workload)},
           {"weight_dtype", run.weight_dtype ? json(dtype_name(*run.weight_dtype)) : json("auto")},
           {"compute_dtype", dtype_name(run.compute_dtype)},

@@ -39,10 +39,20 @@ T choose(std::string_view option, const std::string& value, const Choices<T>& ch
 
 std::vector<int32_t> parse_ids(const std::string& text);  // "1,2,3"
 
+// "1,2,4", each in [lowest, highest] and none twice.
+std::vector<int64_t> parse_distinct_ints(std::string_view option,
+                                         std::string_view text,
+                                         int64_t lowest,
+                                         int64_t highest);
+
+// "a,b", none empty and none twice.
+std::vector<std::string> parse_names(std::string_view option, std::string_view text);
+
 DelayInjection parse_injection(const std::string& text);  // "delay:rank=2,us=5000[,every=N]"
 
 std::string require_text(std::string_view option, const std::string& value);  // not empty
 
 double parse_positive(std::string_view option, const std::string& value);
+double parse_non_negative(std::string_view option, const std::string& value);
 
 }  // namespace testbed

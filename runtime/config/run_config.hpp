@@ -24,6 +24,19 @@ struct ParallelConfig {
 
 enum class DeviceChoice : uint8_t { automatic, cuda, cpu, sim };
 enum class Layout : uint8_t { automatic, mpi };  // which links the ranks use
+
+// The cluster that is simulated, or that a real run is held against.
+struct ClusterConfig {
+  std::optional<std::string> name;       // a preset of configs/clusters, or a TOML file
+  std::optional<double> link_gb_s;       // overrides its links' line rate, one direction
+  std::optional<double> link_us;         // overrides their latency per step
+  std::optional<std::string> algorithm;  // of every all-reduce; the fastest when not given
+  bool operator==(const ClusterConfig&) const = default;
+};
+// The cluster that a simulation runs on.
+inline std::string cluster_name(const ClusterConfig& cluster) {
+  return cluster.name.value_or("dgx-h100");
+}
 enum class CheckMode : uint8_t { off, layers, full };
 
 // Synthetic requests (batch, prompt_tokens), or real ones: prompt, prompt_ids or prompts_file.
@@ -75,6 +88,7 @@ struct RunConfig {
   ParallelConfig parallel;
   DeviceChoice device = DeviceChoice::automatic;
   Layout layout = Layout::automatic;
+  ClusterConfig cluster;
   WorkloadConfig workload;
   std::optional<DType> weight_dtype;  // BF16 or F32; as stored when not given
   DType compute_dtype = DType::BF16;  // or F32

@@ -1,94 +1,14 @@
 // ModelConfig from one of our presets.
 #include <fmt/format.h>
-#include <toml++/toml.h>
 
-#include <algorithm>
 #include <array>
-#include <numeric>
-#include <span>
 
-#include "kernels/base/errors.hpp"
 #include "runtime/config/model_readers.hpp"
 #include "runtime/config/text_input.hpp"
+#include "runtime/config/toml_table.hpp"
 
 namespace testbed {
 namespace {
-
-int64_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<int64_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), 0);
-  for (size_t i = 0; i < a.size(); ++i) {
-    int64_t diagonal = row[0]++;
-    for (size_t j = 0; j < b.size(); ++j) {
-      const int64_t replaced = diagonal + (a[i] == b[j] ? 0 : 1);
-      diagonal = row[j + 1];
-      row[j + 1] = std::min({replaced, row[j] + 1, diagonal + 1});
-    }
-  }
-  return row.back();
-}
-
-// One table whose every key must be known. Errors carry file:line.
-class TomlTable {
- public:
-  TomlTable(const toml::table& table, std::string source, std::span<const std::string_view> known)
-      : table_(table), source_(std::move(source)) {
-    for (const auto& [key, value] : table_) refuse_unknown(key, known);
-  }
-
-  [[noreturn]] void fail(const toml::source_position& at, std::string_view message) const {
-    throw ConfigError(fmt::format("{}:{}: {}", source_, at.line, message));
-  }
-
-  const toml::node* find(std::string_view key) const { return table_.get(key); }
-
-  // `is` names the expected type in the message.
-  template <typename T>
-  std::optional<T> find_as(std::string_view key, std::string_view is) const {
-    const toml::node* node = find(key);
-    if (node == nullptr) return std::nullopt;
-    auto value = node->value_exact<T>();
-    if (!value) fail(node->source().begin, fmt::format("{} must be {}", key, is));
-    return value;
-  }
-  std::optional<int64_t> find_int(std::string_view key) const {
-    return find_as<int64_t>(key, "a whole number");
-  }
-  std::optional<double> find_number(std::string_view key) const {
-    const toml::node* node = find(key);
-    if (node != nullptr && node->is_integer()) return static_cast<double>(*find_int(key));
-    return find_as<double>(key, "a number");
-  }
-  template <typename T>
-  T required(std::string_view key, const std::optional<T>& value) const {
-    if (!value) fail(table_.source().begin, fmt::format("{} is missing", key));
-    return *value;
-  }
-  int64_t get_int(std::string_view key) const { return required(key, find_int(key)); }
-  bool get_bool(std::string_view key, bool fallback) const {
-    return find_as<bool>(key, "true or false").value_or(fallback);
-  }
-  double get_number(std::string_view key) const { return required(key, find_number(key)); }
-  std::string get_string(std::string_view key) const {
-    return required(key, find_as<std::string>(key, "a string"));
-  }
-
- private:
-  void refuse_unknown(const toml::key& key, std::span<const std::string_view> known) const {
-    if (std::find(known.begin(), known.end(), key.str()) != known.end()) return;
-    const auto closest =
-        std::min_element(known.begin(), known.end(), [&](std::string_view a, std::string_view b) {
-          return edit_distance(key.str(), a) < edit_distance(key.str(), b);
-        });
-    std::string message = fmt::format("unknown key {}", in_quotes(key.str()));
-    if (edit_distance(key.str(), *closest) <= 3)
-      message += fmt::format("; did you mean {}?", *closest);
-    fail(key.source().begin, message);
-  }
-
-  const toml::table& table_;
-  std::string source_;
-};
 
 constexpr std::array<std::string_view, 20> model_keys{
     "name",       "family",          "n_layers", "d_model",     "n_heads",
@@ -109,13 +29,14 @@ constexpr std::array<std::string_view, 12> rope_keys{"kind",
                                                      "mscale_all_dim"};
 
 RopeKind read_kind(const TomlTable& rope) {
-  const std::string kind = rope.find_as<std::string>("kind", "a string").value_or("plain");
+  const std::string kind = rope.find_string("kind").value_or("plain");
   if (kind == "plain") return RopeKind::plain;
   if (kind == "linear") return RopeKind::linear;
   if (kind == "llama3") return RopeKind::llama3;
   if (kind == "yarn") return RopeKind::yarn;
-  rope.fail(rope.find("kind")->source().begin,
-            fmt::format("rope kind {} is not one of plain, linear, llama3, yarn", in_quotes(kind)));
+  rope.fail_at(
+      "kind",
+      fmt::format("rope kind {} is not one of plain, linear, llama3, yarn", in_quotes(kind)));
 }
 
 // A kind takes its own keys and no others: a factor under kind "plain" would do nothing.
@@ -130,8 +51,8 @@ void refuse_idle_keys(const TomlTable& table, RopeKind kind) {
     return (kind == RopeKind::llama3) == is_llama3_key;
   };
   for (const std::string_view key : rope_keys)
-    if (const toml::node* node = table.find(key); node != nullptr && !allowed(key))
-      table.fail(node->source().begin, fmt::format("{} has no meaning for this rope kind", key));
+    if (table.find(key) != nullptr && !allowed(key))
+      table.fail_at(key, fmt::format("{} has no meaning for this rope kind", key));
 }
 
 RopeConfig read_rope(const toml::table& toml, const std::string& source) {
@@ -169,7 +90,7 @@ void read_ids(const TomlTable& table, ModelConfig& model) {
   if (const toml::node* bos = table.find("bos_id")) model.bos_id = token_id(table, *bos, "bos_id");
   const toml::node* eos = table.find("eos_ids");
   if (eos == nullptr) return;
-  if (!eos->is_array()) table.fail(eos->source().begin, "eos_ids must be an array");
+  if (!eos->is_array()) table.fail_at("eos_ids", "eos_ids must be an array");
   for (const toml::node& id : *eos->as_array())
     model.eos_ids.push_back(token_id(table, id, "eos_ids"));
 }
@@ -178,16 +99,12 @@ DType read_dtype(const TomlTable& table) {
   const std::string name = table.get_string("stored_dtype");
   for (const DType dtype : {DType::BF16, DType::F16, DType::F32})
     if (name == dtype_name(dtype)) return dtype;
-  table.fail(table.find("stored_dtype")->source().begin,
-             fmt::format("stored_dtype {} is not one of bf16, f16, f32", in_quotes(name)));
+  table.fail_at("stored_dtype",
+                fmt::format("stored_dtype {} is not one of bf16, f16, f32", in_quotes(name)));
 }
 
 std::vector<int64_t> read_windows(const TomlTable& table, int64_t n_layers) {
   const int64_t window = table.find_int("window").value_or(0);
-  constexpr int64_t max_layers = 1 << 14;
-  if (n_layers < 1 || n_layers > max_layers)
-    table.fail(table.find("n_layers")->source().begin,
-               fmt::format("n_layers is {}; expected 1 to {}", n_layers, max_layers));
   return std::vector<int64_t>(static_cast<size_t>(n_layers), window);
 }
 
@@ -198,7 +115,8 @@ ModelConfig read_model(const toml::table& toml, const std::string& source) {
   ModelConfig model;
   model.name = table.get_string("name");
   model.family = table.get_string("family");
-  model.n_layers = table.get_int("n_layers");
+  constexpr int64_t max_layers = 1 << 14;
+  model.n_layers = table.get_int_in("n_layers", 1, max_layers);
   model.d_model = table.get_int("d_model");
   model.n_heads = table.get_int("n_heads");
   model.n_kv_heads = table.get_int("n_kv_heads");
@@ -226,17 +144,10 @@ ModelConfig read_model(const toml::table& toml, const std::string& source) {
 }  // namespace
 
 ModelConfig model_config_from_toml(std::string_view toml_text, const std::string& source) {
-  try {
-    const toml::table document = toml::parse(toml_text);
-    ModelConfig model = read_model(document, source);
-    validate(model, source);
-    return model;
-  } catch (const toml::parse_error& error) {
-    throw ConfigError(fmt::format("{}:{}: invalid TOML: {}",
-                                  source,
-                                  error.source().begin.line,
-                                  std::string_view(error.description())));
-  }
+  const toml::table document = parse_toml(toml_text, source);
+  ModelConfig model = read_model(document, source);
+  validate(model, source);
+  return model;
 }
 
 }  // namespace testbed

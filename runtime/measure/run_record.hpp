@@ -172,6 +172,13 @@ struct MemoryDomainRecord {
   std::optional<double> mbu;      // null if cache-resident or without a peak
 };
 
+// What the simulator says of the same run on a named cluster.
+struct PredictedRecord {
+  std::string cluster;
+  double step_ms = 0.0;
+  Shares shares;
+};
+
 struct PhaseRecord {
   Phase phase = Phase::decode;
   int64_t steps = 0;        // of one repeat
@@ -199,7 +206,8 @@ struct PhaseRecord {
   int64_t model_flops_total = 0;
   int64_t weight_bytes_total = 0;
   int64_t kv_bytes_total = 0;
-  std::optional<RooflineRecord> roofline;  // null without peaks
+  std::optional<RooflineRecord> roofline;    // null without peaks
+  std::optional<PredictedRecord> predicted;  // --cluster, beside a measurement
   std::vector<MemoryDomainRecord> memory_domains;
   std::vector<DevicePhaseRecord> per_device;
   std::vector<CollectiveRecord> collectives;

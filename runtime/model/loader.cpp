@@ -41,18 +41,27 @@ class ShardReader {
     bytes_ += dtype_bytes(dtype, n_rows * n_cols);
     if (device_ == nullptr) return {n_rows, n_cols, dtype, nullptr};
     WeightMatrix weight = device_->allocate_weight(n_rows, n_cols, dtype);
+    if (!device_->holds_data()) return weight;
     int64_t row = 0;
     for (const Slice& slice : slices) row = copy(slice, weight, row);
     return weight;
   }
 
-  Tensor vector(const std::string& name, IndexRange range) {
-    bytes_ += dtype_bytes(DType::F32, range.size());
+  // The same slice of several vectors, one after the other.
+  Tensor vectors(const std::vector<std::string>& names, IndexRange range) {
+    const int64_t n = static_cast<int64_t>(names.size()) * range.size();
+    bytes_ += dtype_bytes(DType::F32, n);
     if (device_ == nullptr) return {};
-    Tensor out = device_->allocate(DType::F32, {range.size()});
-    source_.read(name, {0, 1}, range, out.view().reshaped({1, range.size()}));
+    Tensor out = device_->allocate(DType::F32, {n});
+    if (!device_->holds_data()) return out;
+    const TensorView rows =
+        out.view().reshaped({static_cast<int64_t>(names.size()), range.size()});
+    for (size_t i = 0; i < names.size(); ++i) {
+      source_.read(names[i], {0, 1}, range, rows.rows(static_cast<int64_t>(i), 1));
+    }
     return out;
   }
+  Tensor vector(const std::string& name, IndexRange range) { return vectors({name}, range); }
 
   int64_t block_elements(const std::string& name) const {
     const std::optional<StoredTensor> stored = source_.find(name);
@@ -208,21 +217,13 @@ class ShardBuilder {
                                       position_.tp_rank,
                                       reader_.block_elements(prefix + "down_proj.weight"));
     Tensor bias;
-    if (config_.mlp_bias) bias = gate_up_bias(prefix, ff);
+    if (config_.mlp_bias) {
+      bias = reader_.vectors({prefix + "gate_proj.bias", prefix + "up_proj.bias"}, ff);
+    }
     return {{reader_.matrix({{prefix + "gate_proj.weight", ff, all(config_.d_model)},
                              {prefix + "up_proj.weight", ff, all(config_.d_model)}}),
              std::move(bias)},
             row_parallel(prefix + "down_proj", ff, config_.mlp_bias)};
-  }
-
-  Tensor gate_up_bias(const std::string& prefix, IndexRange ff) {
-    const Tensor gate = reader_.vector(prefix + "gate_proj.bias", ff);
-    const Tensor up = reader_.vector(prefix + "up_proj.bias", ff);
-    if (gate.empty()) return {};
-    Tensor both(DType::F32, {2 * ff.size()});
-    std::copy_n(gate.as<float>(), ff.size(), both.as<float>());
-    std::copy_n(up.as<float>(), ff.size(), both.as<float>() + ff.size());
-    return both;
   }
 
   ShardReader& reader_;

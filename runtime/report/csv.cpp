@@ -2,60 +2,13 @@
 
 #include <fmt/format.h>
 
-#include <cmath>
-
-#include "runtime/report/text.hpp"
+#include "runtime/report/csv_table.hpp"
 
 namespace testbed {
 
 namespace {
 
-std::string quoted(std::string_view text) {
-  std::string clean = valid_utf8(text);
-  if (clean.find_first_of(",\"\r\n") == std::string::npos) return clean;
-  std::string out = "\"";
-  for (const char c : clean) {
-    if (c == '"') out += '"';
-    out += c;
-  }
-  return out + '"';
-}
-
-std::string field(const std::string& text) { return quoted(text); }
-std::string field(std::string_view text) { return quoted(text); }
-std::string field(int64_t value) { return fmt::format("{}", value); }
-std::string field(int value) { return fmt::format("{}", value); }
-std::string field(double value) { return std::isfinite(value) ? fmt::format("{}", value) : ""; }
-std::string field(const std::optional<double>& value) { return value ? field(*value) : ""; }
-
-class Table {
- public:
-  // Name and value side by side; the first line's names become the header.
-  template <typename T>
-  void cell(std::string_view name, const T& value) {
-    if (first_) {
-      if (!header_.empty()) header_ += ',';
-      header_ += name;
-    }
-    if (in_line_) lines_ += ',';
-    lines_ += field(value);
-    in_line_ = true;
-  }
-  void end_line() {
-    lines_ += "\r\n";
-    in_line_ = false;
-    first_ = false;
-  }
-  std::string text() const { return header_ + "\r\n" + lines_; }
-
- private:
-  std::string header_;
-  std::string lines_;
-  bool first_ = true;
-  bool in_line_ = false;
-};
-
-void add_run(Table& table, const RunRecord& record) {
+void add_run(CsvTable& table, const RunRecord& record) {
   const ParallelRecord& p = record.run.parallel;
   table.cell("model", record.run.model);
   table.cell("device", record.run.device);
@@ -68,7 +21,7 @@ void add_run(Table& table, const RunRecord& record) {
   table.cell("dp_degree", p.dp);
 }
 
-void add_phase(Table& table, const PhaseRecord& phase) {
+void add_phase(CsvTable& table, const PhaseRecord& phase) {
   table.cell("phase", phase_name(phase.phase));
   table.cell("bound_by", phase.bound_by);
   table.cell("timed_step_ms",
@@ -77,7 +30,7 @@ void add_phase(Table& table, const PhaseRecord& phase) {
   table.cell("mbu", phase.mbu);
 }
 
-void add_device(Table& table, const DevicePhaseRecord& d) {
+void add_device(CsvTable& table, const DevicePhaseRecord& d) {
   table.cell("rank", d.rank);
   table.cell("tp", d.tp);
   table.cell("pp", d.pp);
@@ -102,7 +55,7 @@ void add_device(Table& table, const DevicePhaseRecord& d) {
 }  // namespace
 
 std::string to_csv(const RunRecord& record) {
-  Table table;
+  CsvTable table;
   for (const PhaseRecord& phase : record.phases) {
     for (const DevicePhaseRecord& device : phase.per_device) {
       add_run(table, record);

@@ -191,6 +191,13 @@ Json pipeline_json(const std::optional<PipelineRecord>& p) {
           {"stages", list(p->stages, stage_json)}};
 }
 
+Json predicted_json(const std::optional<PredictedRecord>& p) {
+  if (!p) return nullptr;
+  return {{"cluster", p->cluster},
+          {"step_ms", number(p->step_ms)},
+          {"shares", shares_json(p->shares)}};
+}
+
 Json phase_json(const PhaseRecord& p) {
   Json json{{"steps", p.steps}};
   add_repeated(json, "step_ms", p.step_ms);
@@ -216,7 +223,7 @@ Json phase_json(const PhaseRecord& p) {
   json["kv_bytes_total"] = p.kv_bytes_total;
   json["roofline"] = roofline_json(p.roofline);
   json["memory_domains"] = list(p.memory_domains, domain_json);
-  json["predicted"] = nullptr;
+  json["predicted"] = predicted_json(p.predicted);
   json["per_device"] = list(p.per_device, device_json);
   json["collectives"] = list(p.collectives, collective_json);
   json["layers"] = list(p.layers, layer_json);

@@ -220,6 +220,13 @@ void add_phase(Lines& out, const PhaseRecord& phase) {
                           percent(phase.mbu),
                           phase.cache_resident ? " (cache-resident)" : ""),
               "  ");
+  if (phase.predicted) {
+    const double measured = phase.step_ms.empty() ? 0.0 : phase.step_ms.median();
+    out.add("  predicted on {}: {} ms, {:.2f} of the measurement",
+            printable(phase.predicted->cluster),
+            number(phase.predicted->step_ms),
+            measured > 0.0 ? phase.predicted->step_ms / measured : 0.0);
+  }
   if (phase.roofline) {
     out.wrapped(fmt::format("    {} FLOP/byte against a ridge of {} ({} side of the roofline); "
                             "events cost {}",

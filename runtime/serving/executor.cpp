@@ -66,8 +66,8 @@ void Executor::run_slot(const StepPlan& plan, PipelineSlot slot) {
   const Shape shape{rows.n_rows(), model_.config.d_model};
 
   const bool sends = !is_last(slot);
-  const TensorView residual = sends ? outgoing_buffer(device_.compute_dtype(), shape)
-                                    : workspace_.take(device_.compute_dtype(), shape);
+  const TensorView residual =
+      sends ? outgoing_activations(shape) : workspace_.take(device_.compute_dtype(), shape);
   if (is_first(slot)) {
     enter(context, -1, Site::token_ids);
     const std::vector<int32_t> ids = resolve(microbatch.tokens);
@@ -121,9 +121,10 @@ void Executor::sample_rows(const StepPlan& plan,
   // it has left the pipeline, and a prefill step is flushed whether it samples or not.
   if (chosen.empty()) chosen.push_back(-1);
   enter(context, -1, Site::token_ids);
-  const TensorView buffer = outgoing_buffer(DType::I32, {static_cast<int64_t>(chosen.size())});
-  std::copy(chosen.begin(), chosen.end(), buffer.as<int32_t>());
-  outgoing_.back().sent = groups_.pp_tokens.send(buffer, 0);
+  Outgoing& outgoing = next_outgoing();
+  outgoing.ids = std::move(chosen);
+  outgoing.sent = groups_.pp_tokens.send(
+      {outgoing.ids.data(), DType::I32, {static_cast<int64_t>(outgoing.ids.size())}}, 0);
 }
 
 std::vector<int32_t> Executor::choose_ids(const MicrobatchPlan& mb,
@@ -225,13 +226,12 @@ Executor::Outgoing& Executor::next_outgoing() {
   return outgoing_.back();
 }
 
-TensorView Executor::outgoing_buffer(DType dtype, Shape shape) {
+TensorView Executor::outgoing_activations(Shape shape) {
   Outgoing& outgoing = next_outgoing();
-  const int64_t n_words = (dtype_bytes(dtype, shape.n_elements()) + 3) / 4;
-  if (outgoing.buffer.n_elements() < n_words) {
-    outgoing.buffer = device_.allocate(DType::I32, {n_words});
+  if (outgoing.activations.n_elements() < shape.n_elements()) {
+    outgoing.activations = device_.allocate(device_.compute_dtype(), {shape.n_elements()});
   }
-  return {outgoing.buffer.data(), dtype, shape};
+  return {outgoing.activations.data(), device_.compute_dtype(), shape};
 }
 
 bool Executor::is_first(PipelineSlot slot) const {
@@ -244,7 +244,7 @@ bool Executor::is_last(PipelineSlot slot) const {
 
 int64_t Executor::workspace_bytes() const {
   int64_t total = workspace_.allocated_bytes();
-  for (const Outgoing& outgoing : outgoing_) total += outgoing.buffer.n_bytes();
+  for (const Outgoing& outgoing : outgoing_) total += outgoing.activations.n_bytes();
   return total;
 }
 

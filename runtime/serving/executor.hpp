@@ -46,6 +46,7 @@ class Executor {
   // forgets the steps.
   void drain();
 
+  const Clock& clock() const { return device_.clock(); }
   // nullptr: a timed pass, nothing is stamped.
   void set_timeline(Timeline* timeline);
   std::vector<CapturedRow> take_captured() { return std::move(captured_); }
@@ -54,7 +55,8 @@ class Executor {
 
  private:
   struct Outgoing {
-    Tensor buffer;
+    Tensor activations;        // on the device
+    std::vector<int32_t> ids;  // on the host
     Pending sent;
   };
   struct Sampled {
@@ -72,7 +74,7 @@ class Executor {
   std::vector<int32_t> resolve(const std::vector<TokenSource>& tokens);
   int32_t sampled_id(int32_t step, int32_t slot);
   Outgoing& next_outgoing();
-  TensorView outgoing_buffer(DType dtype, Shape shape);
+  TensorView outgoing_activations(Shape shape);
   bool is_first(PipelineSlot slot) const;
   bool is_last(PipelineSlot slot) const;
 

@@ -2,24 +2,23 @@
 
 #include <algorithm>
 
-#include "kernels/base/clock.hpp"
-
 namespace testbed {
 namespace {
 
 // Stamps a rank's steps so that they tile the generation (StepEvent).
 class StepStamps {
  public:
-  StepStamps(Timeline* timeline, int32_t repeat) : timeline_(timeline) {
+  StepStamps(const Clock& clock, Timeline* timeline, int32_t repeat)
+      : clock_(clock), timeline_(timeline) {
     if (timeline_ == nullptr) return;
     timeline_->scope() = {.repeat = repeat};
     step_.repeat = repeat;
-    step_.begin_ns = now_ns();
+    step_.begin_ns = clock_.now_ns();
     step_.step = -1;
   }
   void plan_arrived(const StepPlan& plan) {
     if (timeline_ == nullptr) return;
-    const int64_t now = now_ns();
+    const int64_t now = clock_.now_ns();
     if (step_.step >= 0) {
       close(now);
       step_.begin_ns = now;
@@ -29,10 +28,10 @@ class StepStamps {
     step_.plan_ns = now;
   }
   void work_done() {
-    if (timeline_ != nullptr) step_.work_end_ns = now_ns();
+    if (timeline_ != nullptr) step_.work_end_ns = clock_.now_ns();
   }
   void finish() {
-    if (timeline_ != nullptr && step_.step >= 0) close(now_ns());
+    if (timeline_ != nullptr && step_.step >= 0) close(clock_.now_ns());
   }
 
  private:
@@ -40,6 +39,7 @@ class StepStamps {
     step_.end_ns = now;
     timeline_->on_step(step_);
   }
+  const Clock& clock_;
   Timeline* timeline_;
   StepEvent step_;
 };
@@ -47,14 +47,17 @@ class StepStamps {
 // What the scheduling rank saw of its requests and steps.
 class TimingLog {
  public:
-  TimingLog(const Replica& replica, const std::vector<Request>& requests)
-      : dp_(replica.dp), begin_ns_(now_ns()), step_begin_ns_(begin_ns_) {
+  TimingLog(const Clock& clock, const Replica& replica, const std::vector<Request>& requests)
+      : clock_(clock),
+        dp_(replica.dp),
+        begin_ns_(clock_.now_ns()),
+        step_begin_ns_(begin_ns_) {
     for (const Request& request : requests) {
       timing_.requests.push_back({.request = request.index, .arrival_ns = begin_ns_});
     }
   }
   void step_done(const StepPlan& plan, const Scheduler& scheduler) {
-    const int64_t now = now_ns();
+    const int64_t now = clock_.now_ns();
     StepTiming step{.dp = dp_, .phase = plan.phase, .begin_ns = step_begin_ns_, .end_ns = now};
     for (const MicrobatchPlan& microbatch : plan.microbatches) {
       if (plan.phase == Phase::prefill) step.n_prompt_tokens += microbatch.n_rows();
@@ -71,6 +74,7 @@ class TimingLog {
   GenerationTiming take() { return std::move(timing_); }
 
  private:
+  const Clock& clock_;
   int dp_;
   int64_t begin_ns_;
   int64_t step_begin_ns_;
@@ -87,8 +91,8 @@ GenerationResult schedule(const Replica& replica,
                           Executor& executor,
                           const std::vector<Request>& requests,
                           const GenerationOptions& options) {
-  StepStamps stamps(options.timeline, options.repeat);
-  TimingLog log(replica, requests);
+  StepStamps stamps(executor.clock(), options.timeline, options.repeat);
+  TimingLog log(executor.clock(), replica, requests);
   Scheduler scheduler(requests, options.scheduler);
   const auto settle = [&](const StepPlan& plan) {
     scheduler.update(plan.step, executor.collect(plan.step));
@@ -130,7 +134,7 @@ GenerationResult schedule(const Replica& replica,
 }
 
 void follow(const Replica& replica, Executor& executor, const GenerationOptions& options) {
-  StepStamps stamps(options.timeline, options.repeat);
+  StepStamps stamps(executor.clock(), options.timeline, options.repeat);
   while (true) {
     const Bytes message = replica.control.receive(replica.ranks.front());
     if (message.empty()) break;

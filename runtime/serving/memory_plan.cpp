@@ -57,49 +57,50 @@ int64_t workspace_bytes(const WorkspaceShape& s) {
   return s.n_tokens * per_token + s.n_logits_rows * per_logits_row;
 }
 
-std::vector<MemoryRecord> agree_on_memory(ControlChannel& control,
-                                          const std::string& host,
-                                          const MemoryRecord& mine) {
+void MemoryUse::add(const MemoryRecord& plan) {
+  capacity_bytes =
+      n_ranks == 0 ? plan.capacity_bytes : std::min(capacity_bytes, plan.capacity_bytes);
+  if (n_ranks == 0 || total_bytes(plan) > total_bytes(largest)) largest = plan;
+  needed_bytes += total_bytes(plan);
+  ++n_ranks;
+}
+
+std::optional<std::string> MemoryUse::why_too_much() const {
+  if (needed_bytes <= capacity_bytes) return std::nullopt;
+  return fmt::format(
+      "does not fit: {} rank(s) of {} need {:.1f} GiB, {:.1f} GiB are free; the largest is rank "
+      "{}: weights {:.1f}, KV cache {:.1f}, workspace {:.1f} GiB",
+      n_ranks,
+      place,
+      gib(needed_bytes),
+      gib(capacity_bytes),
+      largest.rank,
+      gib(largest.weights_bytes),
+      gib(largest.kv_pool_bytes),
+      gib(largest.workspace_bytes));
+}
+
+std::optional<std::string> why_hosts_lack_memory(ControlChannel& control,
+                                                 const std::string& host,
+                                                 const std::vector<MemoryRecord>& plans) {
   ByteWriter out;
   out.put(host);
-  out.put(mine);
-  std::vector<MemoryRecord> plans;
-  struct Host {
-    int64_t needed = 0;
-    int64_t capacity = std::numeric_limits<int64_t>::max();
-    MemoryRecord largest;
-    int n_ranks = 0;
-  };
-  std::map<std::string, Host> hosts;
+  out.put(plans);
+  std::map<std::string, MemoryUse> hosts;
   for (const Bytes& bytes : control.all_gather(out.take())) {
     ByteReader in(bytes);
     std::string name;
+    std::vector<MemoryRecord> of_process;
     in.get(name);
-    in.get(plans.emplace_back());
-    Host& entry = hosts[name];
-    entry.needed += total_bytes(plans.back());
-    entry.capacity = std::min(entry.capacity, plans.back().capacity_bytes);
-    if (entry.n_ranks++ == 0 || total_bytes(plans.back()) > total_bytes(entry.largest)) {
-      entry.largest = plans.back();
-    }
+    in.get(of_process);
+    MemoryUse& use = hosts[name];
+    use.place = "host " + name;
+    for (const MemoryRecord& plan : of_process) use.add(plan);
   }
-  for (const auto& [name, entry] : hosts) {
-    if (entry.needed <= entry.capacity) continue;
-    throw ConfigError(
-        fmt::format("does not fit: {} rank(s) of host {} need {:.1f} GiB, {:.1f} GiB are free; the "
-                    "largest is rank {}: weights {:.1f}, "
-                    "KV cache {:.1f}, workspace {:.1f} GiB (more ranks, --layers, or a smaller "
-                    "batch or context would fit)",
-                    entry.n_ranks,
-                    name,
-                    gib(entry.needed),
-                    gib(entry.capacity),
-                    entry.largest.rank,
-                    gib(entry.largest.weights_bytes),
-                    gib(entry.largest.kv_pool_bytes),
-                    gib(entry.largest.workspace_bytes)));
+  for (const auto& [name, use] : hosts) {
+    if (auto reason = use.why_too_much()) return reason;
   }
-  return plans;
+  return std::nullopt;
 }
 
 }  // namespace testbed

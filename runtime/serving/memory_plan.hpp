@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,11 +29,22 @@ struct WorkspaceShape {
 };
 int64_t workspace_bytes(const WorkspaceShape& shape);
 
-// All ranks call it with their own plan. Throws ConfigError on every rank if a host's ranks
-// together need more than it has, naming the host and its largest rank (D28). Returns all ranks'
-// plans, by rank.
-std::vector<MemoryRecord> agree_on_memory(ControlChannel& control,
-                                          const std::string& host,
-                                          const MemoryRecord& mine);
+// What a place (a host, a simulated device) has to hold: of its ranks together.
+struct MemoryUse {
+  std::string place;
+  int n_ranks = 0;
+  int64_t needed_bytes = 0;
+  int64_t capacity_bytes = 0;
+  MemoryRecord largest;
+  void add(const MemoryRecord& plan);
+  // The sentence that names the place and its largest rank if it is too much (D28).
+  std::optional<std::string> why_too_much() const;
+};
+
+// All processes call it with the plans of the ranks they would run. Why a host's ranks together
+// need more than it has, on every process; nullopt if all fit.
+std::optional<std::string> why_hosts_lack_memory(ControlChannel& control,
+                                                 const std::string& host,
+                                                 const std::vector<MemoryRecord>& plans);
 
 }  // namespace testbed

@@ -157,7 +157,9 @@ TEST_P(Fixtures, every_legal_split_equals_the_reference) {
       continue;
     }
     const RunConfig run = config_of(model, split, reference, logits);
-    const CpuRank rank(*world, *process, run);
+    const std::unique_ptr<ControlChannel> control = world->make_control();
+    const RunInputs inputs = open_inputs(run, split.mesh, *control);
+    const CpuRank rank(*world, *process, run, inputs);
     run_rank(rank.context());
     ++n_run;
     if (world->rank() == 0) compare(model, split, reference, run);

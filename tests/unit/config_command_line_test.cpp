@@ -62,6 +62,14 @@ TEST(CommandLine, every_option_is_stored) {
                                "cpu",
                                "--layout",
                                "mpi",
+                               "--cluster",
+                               "h100-pcie-8",
+                               "--link-gb-s",
+                               "25.5",
+                               "--link-us",
+                               "0",
+                               "--algorithm",
+                               "two-shot",
                                "--batch",
                                "8",
                                "--prompt-tokens",
@@ -118,6 +126,7 @@ TEST(CommandLine, every_option_is_stored) {
       .tp = 4, .pp = 2, .cp = 1, .dp = 3, .ep = 1, .microbatches = 4, .virtual_stages = 2};
   e.device = DeviceChoice::cpu;
   e.layout = Layout::mpi;
+  e.cluster = {.name = "h100-pcie-8", .link_gb_s = 25.5, .link_us = 0.0, .algorithm = "two-shot"};
   e.workload.batch = 8;
   e.workload.prompt_tokens = 100;
   e.workload.gen_tokens = 7;
@@ -136,6 +145,11 @@ TEST(CommandLine, every_option_is_stored) {
   e.kv_block_size = 32;
   EXPECT_EQ(run, e);
   EXPECT_TRUE(run.output.stdout_is_taken());
+}
+
+TEST(CommandLine, the_simulator_is_a_device) {
+  EXPECT_EQ(parse({"--device", "sim"}).device, DeviceChoice::sim);
+  EXPECT_FALSE(parse({"--algorithm", "auto"}).cluster.algorithm);
 }
 
 TEST(CommandLine, prompts) {
@@ -193,6 +207,10 @@ TEST(CommandLine, mistakes_are_one_line_naming_the_option) {
       {{"--weight-dtype", "f16"}, "auto, bf16, f32"},
       {{"--check", "on"}, "off, layers, full"},
       {{"--layout", "ring"}, "auto, mpi"},
+      {{"--cluster", ""}, "--cluster"},
+      {{"--link-gb-s", "0"}, "--link-gb-s: 0 is not above 0"},
+      {{"--link-us", "-1"}, "--link-us: -1 is below 0"},
+      {{"--algorithm", "direct"}, "ring, tree, nvls, one-shot, two-shot, hierarchical"},
       {{"--json", ""}, "--json"},
       {{"--inject", "delay"}, "delay:rank=R,us=N[,every=N]"},
       {{"--inject", "delay:rank=1"}, "delay:rank=R,us=N[,every=N]"},
@@ -233,13 +251,9 @@ TEST(CommandLine, what_is_not_built_yet_says_so) {
   for (const Args& args : {Args{"--cp", "2"},
                            Args{"--ep", "2"},
                            Args{"--device", "cuda"},
-                           Args{"--device", "sim"},
                            Args{"--layout", "nvlink"},
                            Args{"--layout", "tcp"},
                            Args{"--layout", "shm"},
-                           Args{"--cluster", "dgx-h100"},
-                           Args{"--link-gb-s", "25"},
-                           Args{"--link-us", "1"},
                            Args{"--weight-dtype", "int8"},
                            Args{"--weight-dtype", "int4"},
                            Args{"--weight-dtype", "fp8"},
@@ -247,10 +261,6 @@ TEST(CommandLine, what_is_not_built_yet_says_so) {
                            Args{"--report", "r.html"},
                            Args{"--inject", "flip:rank=1"},
                            Args{"--inject", "kill"},
-                           Args{"sweep"},
-                           Args{"compare", "a.json", "b.json"},
-                           Args{"plan"},
-                           Args{"probe"},
                            Args{"serve"},
                            Args{"accept"}})
     EXPECT_THAT(error_of(args), HasSubstr("not built yet")) << testing::PrintToString(args);
@@ -273,6 +283,7 @@ TEST(CommandLine, help_and_version) {
                                "--cluster",
                                "--link-gb-s",
                                "--link-us",
+                               "--algorithm",
                                "--layout",
                                "--batch",
                                "--prompt-tokens",
@@ -344,6 +355,10 @@ TEST(CommandLine, canonical_text_tells_configurations_apart) {
                            Args{"--prompt", "a"},
                            Args{"--compute-dtype", "f32"},
                            Args{"--weight-dtype", "bf16"},
+                           Args{"--cluster", "dgx-a100"},
+                           Args{"--link-gb-s", "25"},
+                           Args{"--link-us", "1"},
+                           Args{"--algorithm", "ring"},
                            Args{"--inject", "delay:rank=0,us=1"},
                            Args{"--kv-block-size", "8"}})
     EXPECT_NE(base, canonical_text(parse(args), model)) << testing::PrintToString(args);

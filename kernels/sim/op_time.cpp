@@ -1,0 +1,183 @@
+#include "kernels/sim/op_time.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+
+namespace testbed {
+namespace {
+
+int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+double seconds(double amount, double efficiency, double peak_per_s) {
+  return amount / (efficiency * peak_per_s);
+}
+
+double total_bytes(const OpCost& cost) {
+  return static_cast<double>(cost.weight_bytes + cost.kv_bytes + cost.kv_write_bytes +
+                             cost.activation_bytes);
+}
+
+// Output tiles [rows, columns] that tensor-core GEMM libraries choose from, and in how many parts
+// they split K when the tiles do not fill the SMs.
+struct Tile {
+  int64_t m;
+  int64_t n;
+};
+constexpr std::array<Tile, 6> tiles{
+    {{256, 128}, {128, 256}, {128, 128}, {64, 128}, {128, 64}, {64, 64}}};
+constexpr std::array<int64_t, 6> k_splits{1, 2, 4, 8, 16, 32};
+// A tile loads (m + n) values for m n products: each doubling of a side's share of that traffic
+// over the largest tile's costs this fraction of its rate.
+constexpr double small_tile_cost = 0.2;
+
+// Every SM works through ceil(tiles / n_sm) whole tiles, and pays for each one's pipeline fill. The
+// best tile shape and split counts, as a library picks them.
+double tiled_compute_s(const DeviceSpec& device,
+                       const OpTiming& timing,
+                       const OpShape& shape,
+                       double peak_flops) {
+  const int64_t n_sm = device.chip.n_sm;
+  const double sm_flops = timing.compute_efficiency * peak_flops / static_cast<double>(n_sm);
+  double best = std::numeric_limits<double>::infinity();
+  for (const Tile& tile : tiles) {
+    const int64_t n_tiles = ceil_div(shape.m, tile.m) * ceil_div(shape.n, tile.n);
+    const auto tile_m = static_cast<double>(tile.m);
+    const auto tile_n = static_cast<double>(tile.n);
+    const double slowdown = 1.0 + small_tile_cost * (128.0 / tile_m + 128.0 / tile_n - 1.5);
+    for (const int64_t split : k_splits) {
+      const auto waves = static_cast<double>(ceil_div(n_tiles * split, n_sm));
+      const double depth =
+          static_cast<double>(shape.k) / static_cast<double>(split) + device.timing.tile_fill_k;
+      best = std::min(best, waves * 2.0 * tile_m * tile_n * depth * slowdown / sm_flops);
+    }
+  }
+  return best;
+}
+
+// (a^4 + b^4)^(1/4): max, but near the ridge both limits slow a kernel down.
+double near_ridge(double a, double b) {
+  const double larger = std::max(a, b);
+  if (larger <= 0.0) return 0.0;
+  const double ratio = std::min(a, b) / larger;
+  const double square = ratio * ratio;
+  return larger * std::sqrt(std::sqrt(1.0 + square * square));
+}
+
+double linear_s(const DeviceSpec& device,
+                const OpTiming& timing,
+                const OpCost& cost,
+                const OpShape& shape,
+                MathType math) {
+  const double peak = device.peak_flops.at(math);
+  const double memory =
+      seconds(total_bytes(cost), timing.memory_efficiency, device.memory_bytes_per_s);
+  if (device.timing.tile_fill_k <= 0.0 || device.chip.n_sm <= 0)
+    return std::max(seconds(static_cast<double>(cost.flops), timing.compute_efficiency, peak),
+                    memory);
+  const double compute = tiled_compute_s(device, timing, shape, peak);
+  return near_ridge(compute, memory);
+}
+
+bool decodes(const OpShape& shape) { return shape.n_query_rows == shape.n_sequences; }
+
+// A device without SMs has one unit of work at a time.
+double decode_s(const DeviceSpec& device, const OpCost& cost, const OpShape& shape, MathType math) {
+  const OpTiming& timing = device.timing.attention_decode;
+  const auto units = static_cast<double>(shape.n_sequences * shape.n_kv_heads);
+  const auto n_sm = static_cast<double>(std::max<int64_t>(device.chip.n_sm, 1));
+  // The table's contexts start at 2; 128 tokens are what one block of threads reads unsplit.
+  const double doublings = std::log2(1.0 + static_cast<double>(shape.longest_context) / 128.0);
+  const double roofline = std::max(
+      seconds(
+          static_cast<double>(cost.flops), timing.compute_efficiency, device.peak_flops.at(math)),
+      seconds(total_bytes(cost), timing.memory_efficiency, device.memory_bytes_per_s));
+  return roofline + device.timing.decode_unit_s * units / n_sm +
+         device.timing.decode_split_s * doublings;
+}
+
+// Products, cached keys and values, and queries and outputs add up: a block of queries computes on
+// what it has just waited for. KV is read at decode's rate, so that a chunk and long decodes mix.
+double prefill_s(const DeviceSpec& device, const OpCost& cost, MathType math) {
+  const OpTiming& timing = device.timing.attention_prefill;
+  return seconds(static_cast<double>(cost.flops),
+                 timing.compute_efficiency,
+                 device.peak_flops.at(math)) +
+         seconds(static_cast<double>(cost.kv_bytes),
+                 device.timing.attention_decode.memory_efficiency,
+                 device.memory_bytes_per_s) +
+         seconds(static_cast<double>(cost.activation_bytes),
+                 timing.memory_efficiency,
+                 device.memory_bytes_per_s);
+}
+
+bool narrow(MathType math) {
+  return math == MathType::fp8 || math == MathType::int8 || math == MathType::fp4;
+}
+
+const OpTiming& timing_of(const DeviceTiming& timing,
+                          OpKind kind,
+                          const OpShape& shape,
+                          MathType math) {
+  if (kind == OpKind::linear) return narrow(math) ? timing.linear_fp8 : timing.linear;
+  if (kind == OpKind::attention)
+    return decodes(shape) ? timing.attention_decode : timing.attention_prefill;
+  return timing.elementwise;
+}
+
+double body_s(const DeviceSpec& device,
+              OpKind kind,
+              const OpCost& cost,
+              const OpShape& shape,
+              MathType math) {
+  const OpTiming& timing = timing_of(device.timing, kind, shape, math);
+  if (kind == OpKind::linear) return linear_s(device, timing, cost, shape, math);
+  if (kind == OpKind::attention)
+    return decodes(shape) ? decode_s(device, cost, shape, math) : prefill_s(device, cost, math);
+  return seconds(total_bytes(cost), timing.memory_efficiency, device.memory_bytes_per_s);
+}
+
+}  // namespace
+
+double pass_op_seconds(const DeviceSpec& device,
+                       OpKind kind,
+                       const OpCost& cost,
+                       const OpShape& shape,
+                       MathType math) {
+  const double overhead = kind == OpKind::attention ? device.timing.layer_overhead_s : 0.0;
+  return body_s(device, kind, cost, shape, math) + overhead;
+}
+
+double op_seconds(const DeviceSpec& device,
+                  OpKind kind,
+                  const OpCost& cost,
+                  const OpShape& shape,
+                  MathType math) {
+  return body_s(device, kind, cost, shape, math) +
+         timing_of(device.timing, kind, shape, math).start_s;
+}
+
+DeviceTiming carried_timing(const DeviceSpec& from, const DeviceSpec& to) {
+  DeviceTiming timing = from.timing;
+  timing.source = "carried from " + from.name + ": " + from.timing.source;
+  // Latencies are cycles.
+  const bool clocks_known = from.chip.boost_hz > 0.0 && to.chip.boost_hz > 0.0;
+  const double scale = clocks_known ? from.chip.boost_hz / to.chip.boost_hz : 1.0;
+  for (OpTiming* op : {&timing.linear,
+                       &timing.linear_fp8,
+                       &timing.attention_decode,
+                       &timing.attention_prefill,
+                       &timing.elementwise})
+    op->start_s *= scale;
+  timing.decode_unit_s *= scale;
+  timing.decode_split_s *= scale;
+  timing.layer_overhead_s *= scale;
+  if (to.chip.n_sm <= 0) {  // not known: products by FLOPs alone, units as on the donor
+    timing.tile_fill_k = 0.0;
+    timing.decode_unit_s /= static_cast<double>(std::max<int64_t>(from.chip.n_sm, 1));
+  }
+  return timing;
+}
+
+}  // namespace testbed

@@ -1,0 +1,36 @@
+// `testbed probe`.
+#include "runtime/config/command_line_commands.hpp"
+#include "runtime/config/command_line_options.hpp"
+
+namespace testbed {
+
+Command parse_probe(std::span<const std::string> args) {
+  ProbeConfig config;
+  OptionParser parser(
+      "testbed probe",
+      "mpirun -np N testbed probe [options]     or, without mpirun, --device sim\n"
+      "A machine's own curves: read bandwidth, GEMM and attention rates, overheads, "
+      "and each collective by size.");
+  add_device_option(parser, config.device);
+  add_cluster_option(parser, config.cluster.name);
+  add_link_options(parser, config.cluster);
+  add_threads_option(parser, config.threads);
+  add_compute_dtype_option(parser, config.compute_dtype);
+  parser.integer("--max-bytes",
+                 "N",
+                 "Of a collective's payload (default 1073741824)",
+                 1,
+                 int64_t{1} << 40,
+                 [&](int64_t n) { config.most_bytes = n; });
+  add_timeout_option(parser, config.timeout_s);
+  add_output_option(parser, "--json", "The curves; - is standard output", config.output.json);
+  add_output_option(
+      parser, "--toml", "A device + cluster preset with what was measured", config.toml);
+  add_quiet_option(parser, config.output.quiet);
+  if (auto info = parser.parse(args)) return *info;
+  refuse_standard_output({"--toml", &config.toml});
+  refuse_same_output({{"--json", &config.output.json}, {"--toml", &config.toml}});
+  return config;
+}
+
+}  // namespace testbed

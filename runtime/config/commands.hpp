@@ -1,0 +1,70 @@
+// What each command of the program is asked for, as plain data. `run` is a RunConfig.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "runtime/config/run_config.hpp"
+
+namespace testbed {
+
+// --help or --version was asked for: print and exit 0.
+struct InfoText {
+  std::string text;  // ends in a newline
+};
+
+// Every combination of the lists is a point; the rest is as in `base`.
+struct SweepConfig {
+  enum class Best : uint8_t { none, tpot, throughput };
+  RunConfig base;  // its output is the sweep's
+  std::vector<int> tp = {1};
+  std::vector<int> pp = {1};
+  std::vector<int> dp = {1};
+  std::vector<std::string> clusters;  // at least one
+  std::vector<int64_t> batch = {1};
+  std::vector<int64_t> context = {0};
+  std::vector<int64_t> prompt_tokens = {512};
+  Best best = Best::none;  // not none: tp, pp, dp are searched over all legal splits that fit
+};
+
+// Two records, side by side.
+struct CompareConfig {
+  std::string a;
+  std::string b;
+  OutputConfig output;
+};
+
+// Closed forms, no devices.
+struct PlanConfig {
+  std::string model;  // empty with `claims` only
+  std::optional<int64_t> layers;
+  std::string cluster = "dgx-h100";   // preset or file
+  std::optional<std::string> device;  // preset or file: in the place of the cluster's
+  ParallelConfig parallel;
+  int64_t batch = 1;
+  int64_t context = 8192;
+  int64_t prompt_tokens = 512;
+  std::optional<std::string> weight_format;  // bf16, f32, fp8, int8, int4: as stored when not given
+  std::optional<std::string> claims;         // write the table of claims to this file
+  OutputConfig output;
+};
+
+// A machine's own curves: measured, or with `sim` computed.
+struct ProbeConfig {
+  DeviceChoice device = DeviceChoice::automatic;
+  ClusterConfig cluster;
+  std::optional<int> threads;
+  DType compute_dtype = DType::BF16;
+  int64_t most_bytes = int64_t{1} << 30;  // of a collective
+  double timeout_s = 120;
+  OutputConfig output;
+  std::optional<std::string> toml;  // a device + cluster preset with what was measured
+};
+
+using Command =
+    std::variant<RunConfig, SweepConfig, CompareConfig, PlanConfig, ProbeConfig, InfoText>;
+
+}  // namespace testbed

@@ -1,0 +1,165 @@
+#include "runtime/plan/plan_report.hpp"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "kernels/base/errors.hpp"
+#include "runtime/config/split.hpp"
+#include "runtime/measure/bubble.hpp"
+#include "runtime/plan/kv.hpp"
+#include "runtime/plan/links.hpp"
+#include "runtime/plan/training.hpp"
+
+namespace testbed::plan {
+namespace {
+
+void check_split(const PlanInputs& in) {
+  ParallelConfig parallel;
+  parallel.tp = in.split.tp;
+  parallel.pp = in.split.pp;
+  const Mesh mesh{.tp = in.split.tp, .cp = 1, .dp = 1, .pp = in.split.pp};
+  if (const auto reason = why_illegal(in.model, mesh, parallel, 1)) throw ConfigError(*reason);
+  if (in.split.n_devices() > in.cluster.n_devices()) {
+    throw ConfigError(fmt::format("tp {} x pp {} = {} devices: {} has {}",
+                                  in.split.tp,
+                                  in.split.pp,
+                                  in.split.n_devices(),
+                                  in.cluster.name,
+                                  in.cluster.n_devices()));
+  }
+}
+
+// tp ranks are neighbours: their group stays in a node if it is no larger than one.
+const LinkSpec& link_of(const ClusterSpec& cluster, int tp) {
+  return tp > cluster.node.n_devices && cluster.fabric ? cluster.fabric->nic : cluster.node.link;
+}
+
+std::optional<StepLinks> links_of(const PlanInputs& in, int64_t n_tokens) {
+  if (in.split.n_devices() == 1) return std::nullopt;
+  const LinkSpec& link = link_of(in.cluster, in.split.tp);
+  const DType dtype = in.formats.activation;
+  StepLinks links{.link = link.name,
+                  .bytes_per_s = link.bytes_per_s,
+                  .crosses_nodes = in.split.tp > in.cluster.node.n_devices};
+  const int64_t one = dtype_bytes(dtype, n_tokens * in.model.d_model);
+  if (in.split.tp > 1) {
+    links.all_reduces = forward_all_reduces_per_layer * in.model.n_layers + 1;
+    links.all_reduce_bytes_per_layer = all_reduce_bytes_per_layer(in.model, n_tokens, dtype);
+    links.all_reduce_bytes = links.all_reduces * one;
+    links.wire_bytes = ring_all_reduce_wire_bytes(links.all_reduce_bytes, in.split.tp);
+    links.seconds = ring_all_reduce_seconds(links.all_reduce_bytes, in.split.tp, link.bytes_per_s);
+  }
+  if (in.split.pp > 1) links.pipeline_bytes = one;
+  return links;
+}
+
+OpCost cost_of_all_devices(const PlanInputs& in, const StepShape& shape) {
+  OpCost cost;
+  for (int stage = 0; stage < in.split.pp; ++stage) {
+    for (int tp_rank = 0; tp_rank < in.split.tp; ++tp_rank) {
+      ShardPosition position = position_of(in.split, stage);
+      position.tp_rank = tp_rank;
+      cost += total_cost(step_ops(in.model, position, shape, in.formats));
+    }
+  }
+  return cost;
+}
+
+StepPlanned planned(const PlanInputs& in, const StepShape& shape) {
+  return {step_roofline(in.model, in.split, shape, in.formats, in.cluster.device),
+          cost_of_all_devices(in, shape),
+          links_of(in, shape.n_tokens())};
+}
+
+int64_t embedding_bytes(const PlanInputs& in) {
+  const auto n_values = static_cast<double>(in.model.vocab_size * in.model.d_model);
+  return std::llround(n_values * in.formats.weights.bytes_per_value);
+}
+
+void add_fits(const PlanInputs& in, PlanReport& report) {
+  const int64_t memory = in.cluster.device.memory_bytes;
+  report.fit = fit_of(in.model, in.split, in.formats, memory);
+  report.fits = fits_by_tp(in.model, in.split.pp, in.cluster.n_devices(), in.formats, memory);
+  const int64_t weights = resident_weight_bytes(in.model, {}, in.formats.weights);
+  for (const int64_t context : user_contexts) {
+    const int64_t cache = kv_bytes_of_sequence(in.model, context, in.formats.activation);
+    report.cards.push_back(
+        cards_needed(static_cast<double>(weights + cache), static_cast<double>(memory)));
+  }
+}
+
+TrainingPlan training_of(const PlanInputs& in, int64_t n_parameters) {
+  TrainingPlan training;
+  training.bytes_per_parameter = AdamBytes{}.total();
+  training.n_bytes = training.bytes_per_parameter * n_parameters;
+  training.cards = cards_needed(static_cast<double>(training.n_bytes),
+                                static_cast<double>(in.cluster.device.memory_bytes));
+  training.flops_per_token = training_flops_per_token(n_parameters, false);
+  training.flops_per_token_recomputed = training_flops_per_token(n_parameters, true);
+  training.n_devices = in.cluster.n_devices();
+  for (int stage = 0; stage <= 3; ++stage) {
+    training.zero.push_back(
+        {.stage = stage,
+         .bytes_per_device = zero_bytes_per_parameter(stage, training.n_devices) *
+                             static_cast<double>(n_parameters),
+         .saving = zero_saving(stage, training.n_devices),
+         .traffic_per_parameter = zero_traffic_per_parameter(stage)});
+  }
+  return training;
+}
+
+std::vector<Bubble> bubbles_of(int64_t pp) {
+  std::vector<Bubble> bubbles;
+  if (pp == 1) return bubbles;
+  for (const int64_t m : {int64_t{1}, pp, 2 * pp, 8 * pp}) {
+    bubbles.push_back({m, flushed_bubble(pp, m, 1), decode_bubble(pp, m)});
+  }
+  return bubbles;
+}
+
+}  // namespace
+
+PlanReport make_plan(const PlanInputs& in) {
+  check_split(in);
+  PlanReport report;
+  report.inputs = in;
+  report.n_parameters = in.model.n_parameters();
+  report.decode = planned(in, decode_shape(in.batch, in.context));
+  report.prefill = planned(in, prefill_shape(in.batch, in.prompt_tokens));
+  report.embedding_bytes = embedding_bytes(in);
+  add_fits(in, report);
+  const DeviceSpec& device = in.cluster.device;
+  report.ridge = roof_of(device, math_on(device, in.formats.weights.math)).ridge();
+  DecodePass without_cache = decode_pass(in.model, 1, in.formats);
+  without_cache.kv_bytes_per_sequence = 0.0;
+  report.batch_limit_weights = *compute_bound_batch(without_cache, report.ridge);
+  report.batch_limits = batch_limits(in.model, in.context, in.formats, report.ridge);
+  report.levers =
+      levers_of(in.model, in.split, decode_shape(in.batch, in.context), in.formats, device);
+  report.training = training_of(in, report.n_parameters);
+  report.bubbles = bubbles_of(in.split.pp);
+  return report;
+}
+
+std::vector<std::string> labels_of(const PlanReport& report) {
+  const PlanInputs& in = report.inputs;
+  std::vector<std::string> labels;
+  if (in.context > in.model.max_positions) {
+    labels.push_back(fmt::format("context {} is beyond the {} positions of {}",
+                                 in.context,
+                                 in.model.max_positions,
+                                 in.model.name));
+  }
+  const int64_t users =
+      users_of(in.model, in.split, in.formats, in.cluster.device.memory_bytes, in.context);
+  if (report.fit.free_bytes < 0) {
+    labels.push_back("the weights do not fit: see what fits");
+  } else if (users < in.batch) {
+    labels.push_back(
+        fmt::format("{} users of context {} do not fit: {} do", in.batch, in.context, users));
+  }
+  return labels;
+}
+
+}  // namespace testbed::plan

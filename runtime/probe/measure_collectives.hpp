@@ -1,0 +1,32 @@
+// Times the collectives that a communicator has, by group size, payload and algorithm.
+#pragma once
+
+#include <utility>
+#include <vector>
+
+#include "parallel/comm/communicator.hpp"
+#include "parallel/comm/control.hpp"
+#include "runtime/probe/probe_record.hpp"
+
+namespace testbed {
+
+// The job's ranks 0 .. size-1 as a group. On the ranks beyond, the pointers are null.
+struct ProbeGroup {
+  int size = 2;
+  Communicator* as_chosen = nullptr;  // as a run uses it: takes the algorithm by the payload
+  struct Forced {
+    CommAlgorithm algorithm;
+    Communicator* group;  // takes this one for every all-reduce
+  };
+  std::vector<Forced> all_reduce;
+};
+
+// Payloads of 512 bytes to most_bytes in powers of two. All ranks of the job call it together;
+// every rank gets the result. A call's time is the slowest rank's, the figure a median. A curve
+// ends before most_bytes where one call takes longer than 0.4 s.
+std::vector<CollectivePoint> measure_collectives(const std::vector<ProbeGroup>& groups,
+                                                 ControlChannel& control,
+                                                 DType dtype,
+                                                 int64_t most_bytes);
+
+}  // namespace testbed

@@ -1,0 +1,104 @@
+#include "runtime/sweep/points.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "runtime/config/split.hpp"
+
+namespace testbed {
+namespace {
+
+// Calls visit(point) for every cluster (by index) and workload; the split is 1 x 1 x 1.
+template <typename Visit>
+void for_each_workload(const SweepConfig& config, Visit&& visit) {
+  SweepPoint point;
+  for (size_t cluster = 0; cluster < config.clusters.size(); ++cluster) {
+    point.cluster = config.clusters[cluster];
+    for (const int64_t batch : config.batch) {
+      point.batch = batch;
+      for (const int64_t context : config.context) {
+        point.context = context;
+        for (const int64_t prompt_tokens : config.prompt_tokens) {
+          point.prompt_tokens = prompt_tokens;
+          visit(cluster, point);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<SweepPoint> sweep_points(const SweepConfig& config) {
+  std::vector<SweepPoint> points;
+  for_each_workload(config, [&](size_t /*cluster*/, SweepPoint point) {
+    for (const int pp : config.pp) {
+      point.pp = pp;
+      for (const int dp : config.dp) {
+        point.dp = dp;
+        for (const int tp : config.tp) {
+          point.tp = tp;
+          points.push_back(point);
+        }
+      }
+    }
+  });
+  return points;
+}
+
+std::vector<SweepPoint> all_splits(const SweepConfig& config,
+                                   const ModelConfig& model,
+                                   const std::vector<int>& n_devices) {
+  constexpr int64_t unquantised = 1;
+  const std::vector<int> degrees = legal_tp(model, unquantised);
+  std::vector<SweepPoint> points;
+  for_each_workload(config, [&](size_t cluster, SweepPoint point) {
+    const int n = n_devices[cluster];
+    const int most_replicas = static_cast<int>(std::min<int64_t>(point.batch, n));
+    for (int dp = 1; dp <= most_replicas; ++dp) {
+      for (const int tp : degrees) {
+        if (n % dp != 0 || (n / dp) % tp != 0) continue;
+        point.tp = tp;
+        point.pp = n / dp / tp;
+        point.dp = dp;
+        const Mesh mesh{.tp = point.tp, .dp = point.dp, .pp = point.pp};
+        if (!why_illegal(model, mesh, config_of(config, point).parallel, unquantised))
+          points.push_back(point);
+      }
+    }
+  });
+  return points;
+}
+
+RunConfig config_of(const SweepConfig& config, const SweepPoint& point) {
+  RunConfig run = config.base;
+  run.cluster.name = point.cluster;
+  run.parallel.tp = point.tp;
+  run.parallel.pp = point.pp;
+  run.parallel.dp = point.dp;
+  run.workload.batch = point.batch;
+  run.workload.context = point.context;
+  run.workload.prompt_tokens = point.prompt_tokens;
+  return run;
+}
+
+std::optional<std::string> why_refused(const RunConfig& config,
+                                       const ModelConfig& model,
+                                       const ClusterSpec& cluster) {
+  const ParallelConfig& p = config.parallel;
+  const Mesh mesh{.tp = p.tp, .dp = p.dp.value_or(1), .pp = p.pp};
+  const int64_t wanted = int64_t{mesh.tp} * mesh.dp * mesh.pp;
+  if (wanted > cluster.n_devices())
+    return fmt::format("tp {} x pp {} x dp {} = {} devices, and {} has {}",
+                       mesh.tp,
+                       mesh.pp,
+                       mesh.dp,
+                       wanted,
+                       cluster.name,
+                       cluster.n_devices());
+  constexpr int64_t unquantised = 1;
+  return why_illegal(model, mesh, p, unquantised);
+}
+
+}  // namespace testbed

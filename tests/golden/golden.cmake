@@ -1,0 +1,2 @@
+testbed_golden_test(network_test testbed_comm_sim)
+testbed_golden_test(simulate_test testbed_commands)

@@ -1,0 +1,1 @@
+testbed_golden_test(link_calibration_test testbed_comm_sim testbed_config)

@@ -1,0 +1,2 @@
+testbed_unit_test(collective_schedule_test testbed_comm)
+testbed_unit_test(collective_steps_test testbed_comm)

@@ -1,0 +1,3 @@
+testbed_unit_test(op_time_test testbed_op_time testbed_device)
+testbed_unit_test(op_time_calibration_test testbed_op_time testbed_device testbed_config)
+testbed_unit_test(op_time_steps_test testbed_op_time testbed_device testbed_config)

@@ -1,0 +1,4 @@
+testbed_unit_test(config_command_line_commands_test testbed_config)
+testbed_unit_test(sweep_test testbed_sweep)
+testbed_unit_test(sweep_report_test testbed_report nlohmann_json::nlohmann_json)
+testbed_unit_test(compare_test testbed_report nlohmann_json::nlohmann_json)
