@@ -107,12 +107,6 @@ CpuRank::CpuRank(MpiWorld& world,
                  const RunConfig& config,
                  const RunInputs& inputs) {
   const Mesh mesh = resolve_mesh(config.parallel, world.size());
-  for (const DelayInjection& delay : config.inject) {
-    if (delay.rank >= world.size()) {
-      throw ConfigError(fmt::format(
-          "--inject delay:rank={}: there are ranks 0 to {}", delay.rank, world.size() - 1));
-    }
-  }
   world.set_waiting({.deadline_s = config.timeout_s, .may_spin = process.may_spin()});
   control_ = world.make_control();
   const MemoryRecord planned = cpu_memory(config, inputs, mesh, world.rank());

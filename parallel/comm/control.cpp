@@ -10,20 +10,23 @@ void ControlChannel::agree(const std::optional<std::string>& my_error) {
   out.put(my_error ? 1 : 0);
   out.put(my_error.value_or(""));
   out.put(host());
-  const std::vector<Bytes> all = all_gather(out.take());
-  for (size_t rank = 0; rank < all.size(); ++rank) {
-    ByteReader in(all[rank]);
+  std::string first;  // on rank 0; empty: no rank has one
+  int rank = 0;
+  for (const Bytes& bytes : gather(out.take(), 0)) {
+    ByteReader in(bytes);
     int failed = 0;
     std::string error;
-    std::string host;
+    std::string of_host;
     in.get(failed);
     in.get(error);
-    in.get(host);
-    if (failed != 0) {
-      std::string text = "rank " + std::to_string(rank);
-      throw JobError(text.append(" (").append(host).append("): ").append(error));
+    in.get(of_host);
+    if (failed != 0 && first.empty()) {
+      first = "rank " + std::to_string(rank) + " (" + of_host + "): " + error;
     }
+    ++rank;
   }
+  first = unpack_text(broadcast(pack_text(first), 0));
+  if (!first.empty()) throw JobError(first);
 }
 
 void ControlChannel::agree_on_mistake(const std::optional<std::string>& my_error) {

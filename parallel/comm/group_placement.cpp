@@ -14,6 +14,17 @@ GroupPlacement one_node(int size) {
   return placement;
 }
 
+GroupPlacement placement_of(const std::vector<int>& world_ranks, int devices_per_node) {
+  GroupPlacement placement;
+  placement.node_of.reserve(world_ranks.size());
+  placement.device_of.reserve(world_ranks.size());
+  for (const int rank : world_ranks) {
+    placement.node_of.push_back(rank / devices_per_node);
+    placement.device_of.push_back(rank % devices_per_node);
+  }
+  return placement;
+}
+
 std::vector<std::vector<int>> ranks_by_node(const GroupPlacement& placement) {
   std::map<int, std::vector<int>> ranks;  // by node
   for (int rank = 0; rank < placement.size(); ++rank) {

@@ -14,6 +14,8 @@ struct GroupPlacement {
 };
 
 GroupPlacement one_node(int size);  // rank r on device r
+// World ranks by node, then by slot: rank r on device r mod n of node r / n.
+GroupPlacement placement_of(const std::vector<int>& world_ranks, int devices_per_node);
 
 // The group's ranks node by node, by device within a node.
 std::vector<std::vector<int>> ranks_by_node(const GroupPlacement& placement);

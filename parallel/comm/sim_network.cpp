@@ -19,22 +19,11 @@ SimNetwork::SimNetwork(VirtualTime& time,
 
 SimNetwork::~SimNetwork() = default;
 
-GroupPlacement SimNetwork::placement_of(const std::vector<int>& ranks) const {
-  GroupPlacement placement;
-  placement.node_of.reserve(ranks.size());
-  placement.device_of.reserve(ranks.size());
-  for (const int rank : ranks) {
-    placement.node_of.push_back(node_of(rank));
-    placement.device_of.push_back(rank % cluster_.node.n_devices);
-  }
-  return placement;
-}
-
 SimGroup& SimNetwork::make_group(const std::vector<int>& world_ranks, Axis axis) {
   SimGroup& group = groups_.emplace_back();
   const int size = static_cast<int>(world_ranks.size());
   group.info = {.axis = axis, .rank = 0, .size = size, .world_ranks = world_ranks};
-  group.placement = placement_of(world_ranks);
+  group.placement = placement_of(world_ranks, cluster_.node.n_devices);
   if (size > 1) group.barrier = time_.make_barrier(size);
   for (std::vector<Bytes>& slots : group.gathered) slots.resize(world_ranks.size());
   return group;
@@ -169,7 +158,7 @@ const std::vector<TimedAlgorithm>& SimNetwork::message_times(int source,
   std::vector<TimedAlgorithm>& times = message_times_[{same_node, n_bytes}];
   if (!times.empty()) return times;
   CollectiveKey key =
-      collective_key(CommOp::send, n_bytes, placement_of({source, target}));
+      collective_key(CommOp::send, n_bytes, placement_of({source, target}, cluster_.node.n_devices));
   if (const std::vector<TimedAlgorithm>* known = times_.find(key)) return times = *known;
   missing_.insert(std::move(key));
   throw TimesMissing{};
@@ -193,7 +182,7 @@ std::shared_ptr<SimMessage> SimNetwork::send(int source,
     const CollectiveSchedule schedule = make_schedule(CommOp::send,
                                                       CommAlgorithm::direct,
                                                       n_bytes,
-                                                      placement_of({source, target}),
+                                                      placement_of({source, target}, cluster_.node.n_devices),
                                                       cluster_);
     CHECK(schedule.rounds.size() == 1 && schedule.rounds.front().flows.size() == 1);
     const Round& round = schedule.rounds.front();

@@ -105,7 +105,6 @@ class SimNetwork {
   using LinkName = std::array<int, 3>;  // kind, node, index within the node
   std::vector<LinkName> links_between(int source, int target) const;
   Channel& channel(int source, int target, int number);
-  GroupPlacement placement_of(const std::vector<int>& ranks) const;
   const std::vector<TimedAlgorithm>& message_times(int source, int target, int64_t n_bytes);
   double seconds_of(SimGroup& group,
                     CommOp op,

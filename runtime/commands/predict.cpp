@@ -1,5 +1,6 @@
 #include "runtime/commands/predict.hpp"
 
+#include "kernels/base/errors.hpp"
 #include "runtime/commands/simulate.hpp"
 
 namespace testbed {
@@ -8,7 +9,13 @@ void add_prediction(RunRecord& measured, const RunConfig& config, const ClusterS
   RunConfig same = config;
   same.parallel.dp = measured.run.parallel.dp;
   same.output = {};
-  const RunRecord simulated = simulate(same, cluster).record;
+  RunRecord simulated;
+  try {
+    simulated = simulate(same, cluster).record;
+  } catch (const ConfigError& e) {
+    measured.run.labels.push_back(std::string("not predicted: ") + e.what());
+    return;
+  }
   for (PhaseRecord& phase : measured.phases) {
     const PhaseRecord* const predicted = simulated.phase(phase.phase);
     if (predicted == nullptr || predicted->step_ms.empty()) continue;

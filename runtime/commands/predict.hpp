@@ -7,7 +7,8 @@
 
 namespace testbed {
 
-// Fills the `predicted` of each phase. Throws ConfigError if the run does not fit the cluster.
+// Fills the `predicted` of each phase. What cannot be simulated there is a label: the measurement
+// stands.
 void add_prediction(RunRecord& measured, const RunConfig& config, const ClusterSpec& cluster);
 
 }  // namespace testbed

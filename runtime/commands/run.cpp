@@ -38,7 +38,10 @@ void check_outputs(const OutputConfig& output, ControlChannel& control) {
 void write_reports(const OutputConfig& output, const RunOutcome& outcome, const Mesh& mesh) {
   if (output.json) write_file(*output.json, to_json(outcome.record));
   if (output.csv) write_file(*output.csv, to_csv(outcome.record));
-  if (output.trace) write_file(*output.trace, chrome_trace(outcome.timelines, mesh));
+  if (output.trace) {
+    write_file(*output.trace,
+               chrome_trace(outcome.timelines, mesh, outcome.record.run.simulated));
+  }
   if (!output.quiet) fmt::print(terminal(output), "{}", to_table(outcome.record));
 }
 

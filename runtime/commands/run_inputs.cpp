@@ -1,6 +1,7 @@
 #include "runtime/commands/run_inputs.hpp"
 
-#include <algorithm>
+#include <fmt/format.h>
+
 
 #include "kernels/base/errors.hpp"
 #include "runtime/commands/rank_plan.hpp"
@@ -23,6 +24,11 @@ void open_model(const RunConfig& run, RunInputs& inputs) {
 }  // namespace
 
 RunInputs open_inputs(const RunConfig& config, const Mesh& mesh, ControlChannel& control) {
+  for (const DelayInjection& delay : config.inject) {
+    if (delay.rank < mesh.world_size()) continue;
+    throw ConfigError(fmt::format(
+        "--inject delay:rank={}: there are ranks 0 to {}", delay.rank, mesh.world_size() - 1));
+  }
   RunInputs inputs;
   std::optional<std::string> error;
   try {

@@ -56,10 +56,12 @@ Model load(const RankContext& context) {
 }  // namespace
 
 Replica replica_of(const RankContext& context) {
-  const int dp = context.coordinates().dp;
-  Replica replica{.control = context.control, .rank = context.rank, .ranks = {}, .dp = dp};
-  for (int rank = 0; rank < context.mesh.world_size(); ++rank) {
-    if (context.mesh.coordinates(rank).dp == dp) replica.ranks.push_back(rank);
+  Coordinates c = context.coordinates();
+  Replica replica{.control = context.control, .rank = context.rank, .ranks = {}, .dp = c.dp};
+  for (c.pp = 0; c.pp < context.mesh.pp; ++c.pp) {
+    for (c.cp = 0; c.cp < context.mesh.cp; ++c.cp) {
+      for (c.tp = 0; c.tp < context.mesh.tp; ++c.tp) replica.ranks.push_back(context.mesh.rank(c));
+    }
   }
   return replica;
 }

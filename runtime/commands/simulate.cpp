@@ -9,6 +9,7 @@
 #include "kernels/base/errors.hpp"
 #include "parallel/comm/sim_communicator.hpp"
 #include "parallel/comm/sim_control.hpp"
+#include "runtime/commands/expected_collectives.hpp"
 #include "runtime/commands/run.hpp"
 #include "runtime/commands/sim_fit.hpp"
 #include "runtime/config/cluster_config.hpp"
@@ -49,7 +50,7 @@ class SimRank {
                  .make_device = {},
                  .groups = {tp_, pp_, pp_tokens_},
                  .control = control_,
-                 .machine = machine(network, device, config.compute_dtype, rank),
+                 .machine = machine(network, device, config.compute_dtype, mesh, rank),
                  .planned = std::move(planned),
                  .clock_estimate = [] { return ClockEstimate{}; },
                  .transports = {{Axis::tp, std::string(tp_.transport())},
@@ -74,16 +75,23 @@ class SimRank {
   static MachineInfo machine(const SimNetwork& network,
                              const DeviceSpec& device,
                              DType compute,
+                             const Mesh& mesh,
                              int rank) {
-    const bool shared = network.cluster().node.shared_memory_bytes_per_s > 0.0;
+    const NodeSpec& node = network.cluster().node;
+    const bool shared = node.shared_memory_bytes_per_s > 0.0;
     const std::string host = host_name(network, rank);
+    // As a read loop of all ranks at once finds it.
+    double bytes_per_s = device.memory_bytes_per_s;
+    if (shared) {
+      bytes_per_s = std::min(bytes_per_s,
+                             node.shared_memory_bytes_per_s /
+                                 std::min(mesh.world_size(), node.n_devices));
+    }
     return {.host = host,
             .memory_domain = shared ? host : fmt::format("device{}", rank),
-            .binding = fmt::format("device {}", rank % network.cluster().node.n_devices),
+            .binding = fmt::format("device {}", rank % node.n_devices),
             .peak_flops = device.peak_flops.at(math_of(device, compute)),
-            .read_bandwidth_sample = [bytes_per_s = device.memory_bytes_per_s] {
-              return bytes_per_s;
-            }};
+            .read_bandwidth_sample = [bytes_per_s] { return bytes_per_s; }};
   }
   std::function<void()> delay_of(const DelayInjection& delay) {
     return [this, delay, n_calls = int64_t{0}]() mutable {
@@ -100,7 +108,7 @@ class SimRank {
   RankContext context_;
 };
 
-// One machine and one configuration: attempts until every collective's time is known.
+// One machine and one configuration. What was not expected of the collectives costs an attempt.
 class Simulation {
  public:
   Simulation(const RunConfig& config,
@@ -117,6 +125,7 @@ class Simulation {
                                                  : std::nullopt) {}
 
   RunOutcome run(const std::vector<MemoryRecord>& planned) {
+    times_.compute(expected_collectives(config_, inputs_, mesh_, cluster_));
     while (true) {
       const std::set<CollectiveKey> missing = attempt(planned);
       if (missing.empty()) return std::move(*outcome_);
@@ -214,15 +223,21 @@ void remove_latency(LinkTiming& timing) {
   }
 }
 
+// Ranks that share one memory get an equal part of its rate each, of those that work at once: with
+// fewer requests than stages, stages take turns.
+void share_memory(ClusterSpec& cluster, const Mesh& mesh, size_t n_requests) {
+  const double shared = cluster.node.shared_memory_bytes_per_s;
+  if (shared <= 0.0) return;
+  const int requests = static_cast<int>(n_requests) / mesh.dp;
+  const int at_once = mesh.tp * mesh.dp * std::clamp(requests, 1, mesh.pp);
+  cluster.device.memory_bytes_per_s = std::min(
+      cluster.device.memory_bytes_per_s, shared / std::min(at_once, cluster.node.n_devices));
+}
+
 // The changed machine; nodes beyond those in use are left out.
 ClusterSpec machine_for(ClusterSpec cluster, int world_size, WhatIf what_if) {
   const int n = cluster.node.n_devices;
   cluster.n_nodes = std::min(cluster.n_nodes, (world_size + n - 1) / n);
-  const double shared = cluster.node.shared_memory_bytes_per_s;
-  if (shared > 0.0) {
-    cluster.device.memory_bytes_per_s =
-        std::min(cluster.device.memory_bytes_per_s, shared / std::min(world_size, n));
-  }
   const auto free_link = [](LinkSpec& link) {
     link.bytes_per_s = free_bytes_per_s;
     link.timing.of.clear();
@@ -319,8 +334,9 @@ SimulatedRun simulate(const RunConfig& config,
   }
   SoloControl solo;
   const RunInputs inputs = open_inputs(run, mesh, solo);
-  const ClusterSpec machine = machine_for(
-      with_links(cluster, run.cluster.link_gb_s, run.cluster.link_us), mesh.world_size(), what_if);
+  ClusterSpec shared = with_links(cluster, run.cluster.link_gb_s, run.cluster.link_us);
+  share_memory(shared, mesh, inputs.workload.requests.size());
+  const ClusterSpec machine = machine_for(std::move(shared), mesh.world_size(), what_if);
   const std::vector<MemoryRecord> planned = memory_that_fits(run, inputs, mesh, machine);
   Simulation simulation(
       run,

@@ -180,12 +180,16 @@ ClusterSpec with_links(ClusterSpec cluster,
                        std::optional<double> link_us) {
   LinkSpec& link = cluster.node.link;
   if (link_gb_s) link = at_line_rate(link, *link_gb_s * giga);
-  if (link_us)
-    for (const std::string& name : collective_algorithms()) {
-      std::vector<ProtocolTiming>& protocols = link.timing.of[name];
-      if (protocols.empty()) protocols.emplace_back();  // ideal but for the step
+  if (link_us) {
+    // An ideal link does every algorithm; a calibrated one those that it has times for.
+    if (link.timing.of.empty()) {
+      for (const std::string& name : collective_algorithms()) link.timing.of[name].emplace_back();
+    }
+    for (auto& [name, protocols] : link.timing.of) {
       for (ProtocolTiming& protocol : protocols) protocol.step_s = *link_us * 1e-6;
     }
+  }
+  if (link_gb_s || link_us) link.timing.source += "; overridden by --link-gb-s or --link-us";
   return cluster;
 }
 

@@ -19,11 +19,12 @@ std::string domain_name(const AnalysisInput& input, int rank) {
 
 // What the domain's ranks could touch at most: what they hold. 0 if not said.
 int64_t resident_bytes(const AnalysisInput& input, const std::vector<int>& ranks) {
+  const std::vector<MemoryRecord>& memory = input.run.memory;  // by rank
+  if (memory.empty()) return 0;
   int64_t n_bytes = 0;
-  for (const MemoryRecord& memory : input.run.memory) {
-    if (std::find(ranks.begin(), ranks.end(), memory.rank) != ranks.end()) {
-      n_bytes += memory.weights_bytes + memory.kv_used_bytes;
-    }
+  for (const int rank : ranks) {
+    const MemoryRecord& of_rank = memory[static_cast<size_t>(rank)];
+    n_bytes += of_rank.weights_bytes + of_rank.kv_used_bytes;
   }
   return n_bytes;
 }

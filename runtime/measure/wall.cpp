@@ -69,7 +69,7 @@ std::string bound_clause(const PhaseRecord& phase) {
                        percent(s.bubble));
   }
   return fmt::format(
-      "overhead: {} of device time is beyond what its bytes and FLOPs need at the measured peaks",
+      "overhead: {} of device time is beyond what its bytes and FLOPs need at the peaks",
       percent(s.overhead));
 }
 
@@ -118,7 +118,9 @@ std::string wall_sentence(const RunRecord& record) {
   if (phase->cache_resident) {
     sentence += " The working set fits the cache: this says little about memory.";
   } else if (phase->mbu) {
-    sentence += fmt::format(" Its reads run at {} of the read loop.", percent(*phase->mbu));
+    sentence += fmt::format(" Its reads run at {} of the {}.",
+                            percent(*phase->mbu),
+                            record.run.simulated ? "memory's peak" : "read loop");
   }
   return sentence;
 }

@@ -14,7 +14,7 @@ namespace testbed {
 namespace {
 
 // Message layers change their ways as payloads grow: inline, through buffers, in pieces. Each range
-// has its own start and rate; the last has no end.
+// has its own start and rate; the last has no end. Bytes of payload per rank, as LinkTiming counts.
 constexpr int64_t range_ends[] = {int64_t{4} << 10, int64_t{128} << 10, int64_t{4} << 20, 0};
 constexpr double least_s = 1e-9;
 
@@ -71,11 +71,12 @@ LinkTiming fit_link_timing(std::span<const CollectivePoint> points) {
   LinkTiming timing;
   for (const auto& [key, all] : by_key) {
     std::vector<ProtocolTiming>& protocols = timing.of[key];
-    int64_t begin = 0;
+    int64_t begin = -1;
     for (const int64_t end : range_ends) {
       std::vector<CollectivePoint> within;
       std::copy_if(all.begin(), all.end(), std::back_inserter(within), [&](const auto& point) {
-        return point.bytes > begin && (end == 0 || point.bytes <= end);
+        const int64_t per_rank = point.bytes / point.n;
+        return per_rank > begin && (end == 0 || per_rank <= end);
       });
       begin = end;
       if (within.empty()) continue;
@@ -101,7 +102,7 @@ double modelled_us(const LinkTiming& timing, const CollectivePoint& point) {
   CHECK(entry != timing.of.end() && !entry->second.empty());
   const std::vector<ProtocolTiming>& protocols = entry->second;
   const auto fits = std::find_if(protocols.begin(), protocols.end(), [&](const auto& protocol) {
-    return protocol.max_bytes == 0 || point.bytes <= protocol.max_bytes;
+    return protocol.max_bytes == 0 || point.bytes / point.n <= protocol.max_bytes;
   });
   CHECK(fits != protocols.end());
   return seconds(*fits, point) * 1e6;

@@ -54,8 +54,11 @@ class TraceWriter {
   }
 
   void start_rank() { std::fill(std::begin(track_end_ns_), std::end(track_end_ns_), INT64_MIN); }
-  std::string finish() && {
-    return "{\"displayTimeUnit\":\"ns\",\"traceEvents\":[" + std::move(text_) + "\n]}\n";
+  std::string finish(bool simulated) && {
+    return fmt::format(
+        "{{\"displayTimeUnit\":\"ns\",\"otherData\":{{\"simulated\":{}}},\"traceEvents\":[{}\n]}}\n",
+        simulated,
+        text_);
   }
 
  private:
@@ -150,7 +153,9 @@ int64_t earliest_ns(std::span<const RankTimeline> timelines) {
 
 }  // namespace
 
-std::string chrome_trace(std::span<const RankTimeline> timelines, const Mesh& mesh) {
+std::string chrome_trace(std::span<const RankTimeline> timelines,
+                         const Mesh& mesh,
+                         bool simulated) {
   const MatchedComms matched = match_comms(timelines, mesh);
   TraceWriter writer(earliest_ns(timelines));
   for (size_t i = 0; i < timelines.size(); ++i) {
@@ -170,7 +175,7 @@ std::string chrome_trace(std::span<const RankTimeline> timelines, const Mesh& me
     add_ops(writer, timeline);
     add_comms(writer, timeline, matched.timings[i]);
   }
-  return std::move(writer).finish();
+  return std::move(writer).finish(simulated);
 }
 
 }  // namespace testbed

@@ -12,6 +12,7 @@ void add_run(CsvTable& table, const RunRecord& record) {
   const ParallelRecord& p = record.run.parallel;
   table.cell("model", record.run.model);
   table.cell("device", record.run.device);
+  table.cell("simulated", std::string_view(record.run.simulated ? "true" : "false"));
   table.cell("labels", fmt::format("{}", fmt::join(record.run.labels, "; ")));
   table.cell("layers", record.run.layers);
   table.cell("world_size", record.world_size);

@@ -110,17 +110,30 @@ void add_memory(Lines& out, const RunRecord& record) {
               "  ");
 }
 
+bool alike(const PeakRecord& a, const PeakRecord& b) {
+  return a.read_bytes_per_s.repeats == b.read_bytes_per_s.repeats && a.peak_flops == b.peak_flops &&
+         a.llc_bytes == b.llc_bytes;
+}
+
 void add_peaks(Lines& out, const RunRecord& record) {
-  for (const PeakRecord& peak : record.peaks) {
-    out.wrapped(
-        fmt::format("peaks of {}: read loop {} GB/s ({} to {}), {} GFLOP/s, last-level cache {}",
-                    printable(peak.memory_domain),
-                    number(peak.read_bytes_per_s.median() * 1e-9),
-                    number(peak.read_bytes_per_s.min() * 1e-9),
-                    number(peak.read_bytes_per_s.max() * 1e-9),
-                    number(peak.peak_flops * 1e-9),
-                    human_bytes(peak.llc_bytes)),
-        "  ");
+  for (size_t i = 0; i < record.peaks.size(); ++i) {
+    const PeakRecord& peak = record.peaks[i];
+    size_t last = i;  // devices of a simulated cluster are alike
+    while (last + 1 < record.peaks.size() && alike(peak, record.peaks[last + 1])) ++last;
+    std::string name = printable(peak.memory_domain);
+    if (last > i) name += fmt::format(" to {}, each", printable(record.peaks[last].memory_domain));
+    i = last;
+    const Repeated& reads = peak.read_bytes_per_s;
+    std::string text = fmt::format("peaks of {}: {} {} GB/s",
+                                   name,
+                                   record.run.simulated ? "memory" : "read loop",
+                                   number(reads.median() * 1e-9));
+    if (reads.max() > reads.min()) {
+      text += fmt::format(" ({} to {})", number(reads.min() * 1e-9), number(reads.max() * 1e-9));
+    }
+    text += fmt::format(", {} GFLOP/s", number(peak.peak_flops * 1e-9));
+    if (peak.llc_bytes > 0) text += ", last-level cache " + human_bytes(peak.llc_bytes);
+    out.wrapped(text, "  ");
   }
 }
 

@@ -20,7 +20,7 @@ struct LocalMax {
   int32_t id;
   int32_t finite;
 };
-static_assert(sizeof(LocalMax) == 3 * sizeof(int32_t));
+static_assert(sizeof(LocalMax) == sampled_row_bytes);
 
 [[noreturn]] void not_finite(const LogitsRow& row) {
   throw NumericError(

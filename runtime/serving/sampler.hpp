@@ -21,7 +21,10 @@ TensorView gather_logits(Communicator& tp,
                          TensorView logits_local,
                          int64_t vocab_size);
 
-// The next token of each row. Greedy exchanges 12 bytes per row and rank; otherwise the logits are
+// What greedy sampling exchanges per row and rank: value, id, whether all are finite.
+inline constexpr int64_t sampled_row_bytes = 12;
+
+// The next token of each row. Greedy exchanges sampled_row_bytes; otherwise the logits are
 // gathered, and the draw depends only on (seed, request, position). Throws NumericError naming a
 // row whose logits are not finite.
 std::vector<int32_t> sample(Device& device,

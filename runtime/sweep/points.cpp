@@ -55,16 +55,18 @@ std::vector<SweepPoint> all_splits(const SweepConfig& config,
   std::vector<SweepPoint> points;
   for_each_workload(config, [&](size_t cluster, SweepPoint point) {
     const int n = n_devices[cluster];
-    const int most_replicas = static_cast<int>(std::min<int64_t>(point.batch, n));
-    for (int dp = 1; dp <= most_replicas; ++dp) {
-      for (const int tp : degrees) {
-        if (n % dp != 0 || (n / dp) % tp != 0) continue;
-        point.tp = tp;
-        point.pp = n / dp / tp;
-        point.dp = dp;
-        const Mesh mesh{.tp = point.tp, .dp = point.dp, .pp = point.pp};
-        if (!why_illegal(model, mesh, config_of(config, point).parallel, unquantised))
-          points.push_back(point);
+    for (int used = 1; used <= n; ++used) {
+      if (n % used != 0) continue;
+      for (int dp = 1; dp <= std::min<int64_t>(point.batch, used); ++dp) {
+        for (const int tp : degrees) {
+          if (used % (dp * tp) != 0) continue;
+          point.tp = tp;
+          point.pp = used / (dp * tp);
+          point.dp = dp;
+          const Mesh mesh{.tp = point.tp, .dp = point.dp, .pp = point.pp};
+          if (!why_illegal(model, mesh, config_of(config, point).parallel, unquantised))
+            points.push_back(point);
+        }
       }
     }
   });

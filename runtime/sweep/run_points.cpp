@@ -80,7 +80,7 @@ size_t n_what_ifs(const SweepPoint& point) { return point.n_devices() == 1 ? 1 :
 
 void refuse_if_none_runs(const std::vector<SweepResult>& results) {
   if (results.empty())
-    throw ConfigError("--best: no split of all devices of a cluster is legal for the model");
+    throw ConfigError("--best: no split of a cluster's devices is legal for the model");
   for (const SweepResult& result : results)
     if (!result.refused) return;
   const SweepPoint& p = results.front().point;

@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <memory>
+#include <numeric>
 #include <vector>
 
 #include "parallel/comm/sim_communicator.hpp"
@@ -65,11 +66,9 @@ class ToyRanks {
   static CollectiveTimes times_of(const ClusterSpec& cluster,
                                   int n,
                                   const std::vector<std::pair<CommOp, int64_t>>& collectives) {
-    GroupPlacement placement;
-    for (int r = 0; r < n; ++r) {
-      placement.node_of.push_back(r / cluster.node.n_devices);
-      placement.device_of.push_back(r % cluster.node.n_devices);
-    }
+    std::vector<int> ranks(static_cast<size_t>(n));
+    std::iota(ranks.begin(), ranks.end(), 0);
+    const GroupPlacement placement = placement_of(ranks, cluster.node.n_devices);
     std::vector<CollectiveKey> keys;
     for (const auto& [op, n_bytes] : collectives) {
       keys.push_back(collective_key(op, n_bytes, placement));

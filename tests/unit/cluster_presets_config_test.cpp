@@ -257,9 +257,14 @@ TEST(WithLinks, latency_is_that_of_every_step_of_every_algorithm) {
     EXPECT_DOUBLE_EQ(protocol.step_s, 2e-6);
   EXPECT_DOUBLE_EQ(link.timing.of.at("all_reduce/ring")[0].bytes_per_s, 300e9);
   EXPECT_DOUBLE_EQ(link.timing.of.at("all_reduce/ring")[0].start_s, 4e-6);
-  // Not calibrated: ideal but for the step.
+  // A calibrated link does not take up algorithms that it has no times for; an ideal one does all.
+  EXPECT_EQ(link.timing.of.size(), cluster.node.link.timing.of.size());
+  ClusterSpec ideal = cluster;
+  ideal.node.link.timing = {};
+  const LinkSpec stepped = with_links(ideal, std::nullopt, 2.0).node.link;
   for (const char* name : {"all_reduce/one-shot", "send/direct", "all_to_all/direct"})
-    EXPECT_EQ(link.timing.of.at(name), std::vector<ProtocolTiming>{{.step_s = 2e-6}}) << name;
+    EXPECT_EQ(stepped.timing.of.at(name), std::vector<ProtocolTiming>{{.step_s = 2e-6}}) << name;
+  EXPECT_THAT(link.timing.source, testing::HasSubstr("--link-us"));
 }
 
 TEST(WithLinks, leaves_the_fabric_and_the_rest_alone) {

@@ -115,10 +115,10 @@ TEST(FitDevice, ErrorIsOfTheModelAgainstTheMeasurement) {
   EXPECT_DOUBLE_EQ(mean_error(device, ops, OpKind::attention, MathType::bf16), 0.0);
 }
 
-// start + sent / (rate (2/n)^sharing), in two ranges of payload.
+// start + sent / (rate (2/n)^sharing), in two ranges of payload per rank.
 double known_us(int n, int64_t bytes, double sent) {
-  const double start_s = bytes <= 4096 ? 2e-6 : 9e-6;
-  const double rate = bytes <= 4096 ? 1e9 : 4e9;
+  const double start_s = bytes / n <= 4096 ? 2e-6 : 9e-6;
+  const double rate = bytes / n <= 4096 ? 1e9 : 4e9;
   return 1e6 * (start_s + sent / (rate * std::pow(2.0 / n, 0.5)));
 }
 

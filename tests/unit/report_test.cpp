@@ -144,12 +144,12 @@ TEST(Reports, D25_no_report_depends_on_the_locale) {
   const RunRecord record = sample_record();
   const auto timelines = late_rank_input().timelines;
   const std::string before[] = {
-      to_json(record), to_csv(record), to_table(record), chrome_trace(timelines, {.tp = 2})};
+      to_json(record), to_csv(record), to_table(record), chrome_trace(timelines, {.tp = 2}, false)};
   const InGermany germany;
   EXPECT_EQ(to_json(record), before[0]);
   EXPECT_EQ(to_csv(record), before[1]);
   EXPECT_EQ(to_table(record), before[2]);
-  EXPECT_EQ(chrome_trace(timelines, {.tp = 2}), before[3]);
+  EXPECT_EQ(chrome_trace(timelines, {.tp = 2}, false), before[3]);
 }
 
 TEST(Reports, D25_escape_bytes_and_invalid_utf8_do_no_harm) {
@@ -168,7 +168,7 @@ TEST(Reports, D25_escape_bytes_and_invalid_utf8_do_no_harm) {
   EXPECT_THAT(to_csv(record), HasSubstr("\"a,b\"\"c\""));
   auto timelines = late_rank_input().timelines;
   timelines[0].host = "h\x1b\xff";
-  EXPECT_TRUE(json::accept(chrome_trace(timelines, {.tp = 2})));
+  EXPECT_TRUE(json::accept(chrome_trace(timelines, {.tp = 2}, false)));
 }
 
 TEST(Text, utf8_is_checked_strictly) {
@@ -198,7 +198,7 @@ TEST(Csv, is_rfc_4180_with_a_line_per_phase_and_device) {
 
 TEST(Trace, D25_no_two_events_of_a_track_overlap) {
   const auto timelines = late_rank_input().timelines;
-  const json trace = json::parse(chrome_trace(timelines, {.tp = 2}));
+  const json trace = json::parse(chrome_trace(timelines, {.tp = 2}, false));
   std::map<std::pair<int, int>, double> track_end;
   std::vector<std::string> names;
   for (const json& event : trace.at("traceEvents")) {
@@ -222,10 +222,10 @@ TEST(Trace, D25_no_two_events_of_a_track_overlap) {
 TEST(Trace, D25_overlapping_events_are_refused) {
   auto timelines = late_rank_input().timelines;
   timelines[0].ops.push_back(timelines[0].ops[0]);
-  EXPECT_THROW(chrome_trace(timelines, {.tp = 2}), Error);
+  EXPECT_THROW(chrome_trace(timelines, {.tp = 2}, false), Error);
   timelines = late_rank_input().timelines;
   timelines[0].comms.push_back(timelines[0].comms[0]);
-  EXPECT_THROW(chrome_trace(timelines, {.tp = 2}), Error);
+  EXPECT_THROW(chrome_trace(timelines, {.tp = 2}, false), Error);
 }
 
 TEST(Table, shows_what_a_person_reads_first) {

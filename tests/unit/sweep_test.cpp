@@ -56,25 +56,29 @@ ClusterSpec cluster_of(int n_devices) {
   return cluster;
 }
 
-TEST(SweepPoints, best_searches_the_legal_splits_of_all_devices) {
+TEST(SweepPoints, best_searches_the_legal_splits_of_the_devices_and_of_whole_parts_of_them) {
   SweepConfig config;
-  config.clusters = {"eight"};
+  config.clusters = {"four"};
   config.batch = {2};
-  const std::vector<SweepPoint> points = all_splits(config, llama70(), {8});
+  const std::vector<SweepPoint> points = all_splits(config, llama70(), {4});
   std::vector<std::vector<int>> splits;
   for (const SweepPoint& p : points) splits.push_back({p.tp, p.pp, p.dp});
-  // dp at most 2, the batch; tp 1, 2, 4, 8 divide 8 heads' groups.
+  // dp at most 2, the batch; on 1, 2 or 4 devices.
   EXPECT_THAT(splits,
-              testing::UnorderedElementsAre(ElementsAre(8, 1, 1),
-                                            ElementsAre(4, 2, 1),
-                                            ElementsAre(2, 4, 1),
-                                            ElementsAre(1, 8, 1),
-                                            ElementsAre(4, 1, 2),
-                                            ElementsAre(2, 2, 2),
-                                            ElementsAre(1, 4, 2)));
-  // 7 divides neither the 64 heads nor leaves a legal tp but 1, and 79 stages of 80 layers are.
-  EXPECT_EQ(all_splits(config, llama70(), {79}).size(), 1U);
-  EXPECT_THAT(all_splits(config, llama70(), {81 * 101}), IsEmpty());
+              testing::UnorderedElementsAre(ElementsAre(1, 1, 1),
+                                            ElementsAre(2, 1, 1),
+                                            ElementsAre(1, 2, 1),
+                                            ElementsAre(1, 1, 2),
+                                            ElementsAre(4, 1, 1),
+                                            ElementsAre(2, 2, 1),
+                                            ElementsAre(1, 4, 1),
+                                            ElementsAre(2, 1, 2),
+                                            ElementsAre(1, 2, 2)));
+  // 79 divides neither the 64 heads nor leaves a legal tp but 1; 79 stages of 80 layers are legal,
+  // and so is one device.
+  EXPECT_EQ(all_splits(config, llama70(), {79}).size(), 2U);
+  // Of 101 devices only one: there are 80 layers.
+  EXPECT_EQ(all_splits(config, llama70(), {101}).size(), 1U);
 }
 
 TEST(SweepPoints, refusals_say_what_is_wrong) {
@@ -285,12 +289,11 @@ TEST(RunPoints, best_simulates_the_what_ifs_of_the_best_alone) {
                                },
                            .progress = [](size_t, size_t) {}};
   const Sweep sweep = run_points(config, llama70(), {{"eight", cluster_of(8)}}, engine);
-  EXPECT_EQ(sweep.results.size(), 4U);
+  EXPECT_EQ(sweep.results.size(), 10U);  // tp x pp of 1, 2, 4 and 8 devices
   EXPECT_EQ(n_what_ifs, 4);
   EXPECT_THAT(sweep.crossovers, IsEmpty());
   ASSERT_EQ(sweep.best.size(), 1U);
-  // 8/tp + tp + 1 ms (no links at tp 1): 9, 7, 7, 10 at tp 1, 2, 4, 8; of equals the one with more
-  // tokens per device, and all use 8.
+  // 8/tp + tp + 1 ms (no links at tp 1): 9, 7, 7, 10 at tp 1, 2, 4, 8.
   EXPECT_DOUBLE_EQ(sweep.best[0].best.tpot_ms, 7.0);
 }
 
