@@ -20,7 +20,7 @@ MEASURED = ROOT / "benchmarks/measured"
 PRESETS = {"h100_sxm": "h100-sxm", "a100_sxm": "a100-80", "l40s": "l40s"}  # name in the tables -> preset
 
 # As in kernels/sim/op_time.cpp; shared by all tables, chosen on H100 and A100 bf16 and H100 fp8 together.
-TILES = [(256, 128), (128, 256), (128, 128), (64, 128), (128, 64), (64, 64)]
+TILES = [(256, 128), (128, 256), (128, 128), (64, 128), (128, 64), (64, 64), (32, 128), (16, 128)]
 K_SPLITS = (1, 2, 4, 8, 16, 32)
 SMALL_TILE_COST = 0.2
 RIDGE_POWER = 4.0

@@ -60,6 +60,7 @@ class Protocol:
         self.us_per_mb = 1e3 / line_gb_s + inverse
         self.fill = root**2 / (4 * self.us_per_mb)
         self.gb_s, self.sharing, self.max_bytes, self.name = 1e3 / self.us_per_mb, sharing, max_bytes, name
+        self.most_payload_bytes = 0
 
     def us(self, shape, n, n_bytes):
         _, steps, share = shape
@@ -68,6 +69,7 @@ class Protocol:
 
     def toml(self):
         values = {"protocol": f'"{self.name}"' if self.name else "", "max_bytes": self.max_bytes or "",
+                  "most_payload_bytes": self.most_payload_bytes or "",
                   "start_us": self.start, "step_us": self.step, "gb_s": self.gb_s, "sharing": self.sharing,
                   "copy_us_per_mb": self.copy, "fill_us": self.fill}
         kept = {k: f"{v:.4g}" if isinstance(v, float) else v for k, v in values.items()
@@ -199,6 +201,7 @@ def fit_custom(rows, line_gb_s):
         rest = [r for r in rows if r.bytes // r.n > limit]
         for sharings in itertools.product(CUSTOM_SHARING, CUSTOM_SHARING):
             (one, two), error = fit_shots(rest, line_gb_s, sharings)
+            one.most_payload_bytes = two.most_payload_bytes = CUSTOM_UP_TO
             if best is None or error + small_error < best[0]:
                 best = error + small_error, {ONE_SHOT[0]: [small, one], TWO_SHOT[0]: [two]}
     return best[1]

@@ -95,7 +95,7 @@ void Device::linear(TensorView x, const WeightMatrix& weight, TensorView bias, T
   CHECK(bias.empty() || bias.n_elements() == weight.n_rows());
   counted(
       {OpKind::linear,
-       weight.dtype(),
+       x.dtype() == DType::F32 ? DType::F32 : weight.dtype(),
        {.m = x.n_rows(), .n = weight.n_rows(), .k = weight.n_cols()}},
       [&] {
         OpCost cost = linear_cost(x.n_rows(),

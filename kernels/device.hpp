@@ -148,7 +148,7 @@ class Device {
   virtual void do_row_max(TensorView logits, std::span<RowMax> out) = 0;
 
   // A device on virtual time lets an op take its time here. The shape tells what the cost does not;
-  // operands are what is multiplied: the weights of a linear, else activations.
+  // operands are what is multiplied: activations, or the weights of a linear if those are wider.
   virtual bool charges() const { return false; }
   virtual void do_charge(OpKind /*kind*/,
                          const OpCost& /*cost*/,

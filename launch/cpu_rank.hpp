@@ -50,10 +50,7 @@ class CpuRank {
  public:
   // All ranks call it together. Throws ConfigError for a mesh that does not match the world, and
   // for what does not fit the hosts' memory.
-  CpuRank(MpiWorld& world,
-          CpuProcess& process,
-          const RunConfig& config,
-          const RunInputs& inputs);
+  CpuRank(MpiWorld& world, CpuProcess& process, const RunConfig& config, const RunInputs& inputs);
   const RankContext& context() const { return *context_; }
 
  private:

@@ -3,11 +3,11 @@
 #include <fmt/format.h>
 
 #include <cstdio>
-#include <filesystem>
 #include <functional>
 
 #include "kernels/base/errors.hpp"
 #include "launch/cpu_rank.hpp"
+#include "launch/device_choice.hpp"
 #include "launch/probe_rank.hpp"
 #include "parallel/comm/sim_control.hpp"
 #include "runtime/commands/compare.hpp"
@@ -24,15 +24,6 @@
 
 namespace testbed {
 namespace {
-
-// Hardware that would be left idle in silence is a mistake, not a fallback.
-void refuse_idle_gpu(DeviceChoice device) {
-  if (device == DeviceChoice::automatic && std::filesystem::exists("/dev/nvidiactl")) {
-    throw ConfigError(
-        "this host has an NVIDIA device and this build no CUDA device: --device cpu runs on the "
-        "processor, --device sim simulates");
-  }
-}
 
 // What one process does for all; the others wait for its end, asleep. A mistake that it finds is
 // every process's.
@@ -90,6 +81,7 @@ std::vector<MemoryRecord> plans_of(const MpiWorld& world,
 }
 
 int run_on_cpu(MpiWorld& world, const RunConfig& config, const RunInputs& inputs) {
+  refuse_idle_cluster_options(config.cluster);
   const std::unique_ptr<ControlChannel> control = world.make_control();
   check_outputs(config.output, *control);
   std::optional<CpuProcess> process;
@@ -116,17 +108,17 @@ int run_on_cpu(MpiWorld& world, const RunConfig& config, const RunInputs& inputs
 
 int run(MpiWorld& world, const RunConfig& config) {
   refuse_idle_gpu(config.device);
-  if (const auto reason = singleton_under_launcher(world.size())) throw ConfigError(*reason);
   world.set_waiting({.deadline_s = config.timeout_s});
   if (config.device == DeviceChoice::sim) return simulate_run(world, config);
+  if (const auto reason = singleton_under_launcher(world.size())) throw ConfigError(*reason);
   const bool automatic = config.device == DeviceChoice::automatic;
   const Mesh mesh = automatic && world.size() == 1 ? simulated_mesh(config.parallel)
                                                    : resolve_mesh(config.parallel, world.size());
   const std::unique_ptr<ControlChannel> control = world.make_control();
   const RunInputs inputs = open_inputs(config, mesh, *control);
   if (automatic) {
-    if (const auto reason = why_hosts_lack_memory(
-            *control, world.host(), plans_of(world, config, inputs, mesh))) {
+    if (const auto reason =
+            why_hosts_lack_memory(*control, world.host(), plans_of(world, config, inputs, mesh))) {
       if (world.rank() == 0 && !config.output.quiet) {
         fmt::print(stderr, "testbed: on this host's processors it {}: simulating\n", *reason);
       }

@@ -22,10 +22,9 @@ class ProbeGroups {
     if (world.size() > 1 && sizes.back() != world.size()) sizes.push_back(world.size());
     for (const int n : sizes) {
       ProbeGroup group{.size = n, .as_chosen = make(world, n, {}), .all_reduce = {}};
-      group.all_reduce.push_back(
-          {CommAlgorithm::one_shot, make(world, n, {.one_shot_bytes = always, .one_shot_ranks = n})});
-      group.all_reduce.push_back(
-          {CommAlgorithm::two_shot, make(world, n, {.one_shot_bytes = -1})});
+      group.all_reduce.push_back({CommAlgorithm::one_shot,
+                                  make(world, n, {.one_shot_bytes = always, .one_shot_ranks = n})});
+      group.all_reduce.push_back({CommAlgorithm::two_shot, make(world, n, {.one_shot_bytes = -1})});
       groups_.push_back(std::move(group));
     }
   }

@@ -48,7 +48,7 @@ command=(mpirun -np $ranks build/testbed "${split[@]}" --model "${model#"$PWD"/}
 show "${command[@]}"
 "${command[@]}"
 
-echo "== 5/5 a cluster that is not here"
+echo "== 5/5 a cluster that is not here" # --device sim: also where 141 GB would fit
 testbed_mpi_env 8
 command=(mpirun -np 8 build/testbed --tp 8 --model llama3-70b --device sim)
 show "${command[@]}"

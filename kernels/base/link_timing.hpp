@@ -18,8 +18,9 @@ namespace testbed {
 // x = bytes sent per rank / rate(n); steps is the algorithm's (collective_schedule.hpp), the
 // square root is the filling of the pipeline with the best chunk size.
 struct ProtocolTiming {
-  std::string name;       // "ll128", "simple"; "" if there is only one
-  int64_t max_bytes = 0;  // payload / n up to which it is used; 0: no limit
+  std::string name;                // "ll128", "simple"; "" if there is only one
+  int64_t max_bytes = 0;           // payload / n up to which it is used; 0: no limit
+  int64_t most_payload_bytes = 0;  // of the last: a larger payload takes another algorithm; 0: none
   double start_s = 0.0;
   double step_s = 0.0;
   double bytes_per_s = 0.0;      // sent per rank at n = 2, one direction; 0: the line rate

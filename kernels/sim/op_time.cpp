@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <string>
 
 namespace testbed {
 namespace {
@@ -19,14 +20,14 @@ double total_bytes(const OpCost& cost) {
                              cost.activation_bytes);
 }
 
-// Output tiles [rows, columns] that tensor-core GEMM libraries choose from, and in how many parts
-// they split K when the tiles do not fill the SMs.
+// Output tiles [rows, columns] that tensor-core GEMM libraries choose from (16 rows are the least
+// that a tensor core takes), and in how many parts they split K when the tiles do not fill the SMs.
 struct Tile {
   int64_t m;
   int64_t n;
 };
-constexpr std::array<Tile, 6> tiles{
-    {{256, 128}, {128, 256}, {128, 128}, {64, 128}, {128, 64}, {64, 64}}};
+constexpr std::array<Tile, 8> tiles{
+    {{256, 128}, {128, 256}, {128, 128}, {64, 128}, {128, 64}, {64, 64}, {32, 128}, {16, 128}}};
 constexpr std::array<int64_t, 6> k_splits{1, 2, 4, 8, 16, 32};
 // A tile loads (m + n) values for m n products: each doubling of a side's share of that traffic
 // over the largest tile's costs this fraction of its rate.
@@ -78,6 +79,14 @@ double linear_s(const DeviceSpec& device,
                     memory);
   const double compute = tiled_compute_s(device, timing, shape, peak);
   return near_ridge(compute, memory);
+}
+
+// Not said: none is taken for granted.
+bool has_tensor_cores(const ChipSpec& chip) {
+  constexpr std::string_view prefix = "sm_";
+  constexpr int first_with = 70;
+  if (!chip.architecture.starts_with(prefix) || chip.n_sm <= 0) return false;
+  return std::stoi(chip.architecture.substr(prefix.size())) >= first_with;
 }
 
 bool decodes(const OpShape& shape) { return shape.n_query_rows == shape.n_sequences; }
@@ -160,7 +169,8 @@ double op_seconds(const DeviceSpec& device,
 
 DeviceTiming carried_timing(const DeviceSpec& from, const DeviceSpec& to) {
   DeviceTiming timing = from.timing;
-  timing.source = "carried from " + from.name + ": " + from.timing.source;
+  timing.source = "carried from " + from.name + ": " + from.timing.source +
+                  "; carrying adds 8 to 16 % (docs/calibration.md)";
   // Latencies are cycles.
   const bool clocks_known = from.chip.boost_hz > 0.0 && to.chip.boost_hz > 0.0;
   const double scale = clocks_known ? from.chip.boost_hz / to.chip.boost_hz : 1.0;
@@ -173,8 +183,9 @@ DeviceTiming carried_timing(const DeviceSpec& from, const DeviceSpec& to) {
   timing.decode_unit_s *= scale;
   timing.decode_split_s *= scale;
   timing.layer_overhead_s *= scale;
-  if (to.chip.n_sm <= 0) {  // not known: products by FLOPs alone, units as on the donor
-    timing.tile_fill_k = 0.0;
+  // Without tensor cores there are no tiles to fill: products by FLOPs alone.
+  if (!has_tensor_cores(to.chip)) timing.tile_fill_k = 0.0;
+  if (to.chip.n_sm <= 0) {  // not known: units as on the donor
     timing.decode_unit_s /= static_cast<double>(std::max<int64_t>(from.chip.n_sm, 1));
   }
   return timing;

@@ -67,7 +67,8 @@ void build_tree(sg::NetZone* zone, const NodeSpec& node, int first, Platform& pl
         way.emplace_back(in[socket_b]);
       }
       way.emplace_back(down[j]);
-      zone->add_route(hosts[i]->get_netpoint(), hosts[j]->get_netpoint(), nullptr, nullptr, way, false);
+      zone->add_route(
+          hosts[i]->get_netpoint(), hosts[j]->get_netpoint(), nullptr, nullptr, way, false);
     }
   }
   platform.devices.insert(platform.devices.end(), hosts.begin(), hosts.end());
@@ -91,7 +92,8 @@ void build_fabric(const ClusterSpec& cluster, sg::NetZone* root, Platform& platf
                                     unsigned long id) {
     sg::Host* host = zone->create_host("nic" + std::to_string(id), host_speed);
     platform.nics.push_back(host);
-    return std::make_pair(host->get_netpoint(), static_cast<simgrid::kernel::routing::NetPoint*>(nullptr));
+    return std::make_pair(host->get_netpoint(),
+                          static_cast<simgrid::kernel::routing::NetPoint*>(nullptr));
   };
   const sg::ClusterCallbacks callbacks(make_nic);
   const sg::FatTreeParams shape =
@@ -131,7 +133,7 @@ std::pair<sg::Host*, sg::Host*> Platform::ends(int source, int target) const {
     return end >= n_devices ? end - n_devices : end / devices_per_node;
   };
   const auto host_in_node = [&](int end) {
-    return end >= n_devices ? switches[static_cast<size_t>(end - n_devices)]
+    return end >= n_devices ? switches[static_cast<size_t>(end) - static_cast<size_t>(n_devices)]
                             : devices[static_cast<size_t>(end)];
   };
   if (node_of(source) == node_of(target)) return {host_in_node(source), host_in_node(target)};
@@ -139,7 +141,8 @@ std::pair<sg::Host*, sg::Host*> Platform::ends(int source, int target) const {
   const int nics_per_node = (devices_per_node + devices_per_nic - 1) / devices_per_nic;
   const auto nic = [&](int device) {
     const int within = device % devices_per_node / devices_per_nic;
-    return nics[static_cast<size_t>(node_of(device) * nics_per_node + within)];
+    return nics[static_cast<size_t>(node_of(device)) * static_cast<size_t>(nics_per_node) +
+                static_cast<size_t>(within)];
   };
   return {nic(source), nic(target)};
 }

@@ -67,15 +67,13 @@ void SimDevice::store_rows(const WeightMatrix& /*weight*/,
   throw InternalError("a simulated device stores no weights");
 }
 
-void SimDevice::do_charge(OpKind kind,
-                          const OpCost& cost,
-                          const OpShape& shape,
-                          DType operands) {
+void SimDevice::do_charge(OpKind kind, const OpCost& cost, const OpShape& shape, DType operands) {
   sim_clock_.add(pass_op_seconds(spec_, kind, cost, shape, math_of(spec_, operands)));
 }
 
 void SimDevice::do_row_max(TensorView logits, std::span<RowMax> out) {
   const auto n = static_cast<uint64_t>(logits.row_elements());
+  CHECK(n > 0);
   for (RowMax& row : out) {
     draws_ = mix64(draws_);
     row.value = static_cast<float>(draws_ >> 40);

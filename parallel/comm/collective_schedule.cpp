@@ -31,7 +31,11 @@ struct Group {
 
   int size() const { return placement.size(); }
   int n_nodes() const { return static_cast<int>(by_node.size()); }
-  int n_local() const { return static_cast<int>(by_node.front().size()); }
+  int n_local() const {  // of the node that holds most
+    size_t most = 0;
+    for (const std::vector<int>& ranks : by_node) most = std::max(most, ranks.size());
+    return static_cast<int>(most);
+  }
 
   // Ranks of a node share its links: sharing counts them.
   Pace within(CommOp op, CommAlgorithm algorithm, double sent_bytes) const {
@@ -131,7 +135,7 @@ class Scheduler {
     sent_bytes_ = static_cast<double>(
         wire_bytes(op, algorithm, group.n_bytes, element_bytes, 0, group.placement));
     within_ = group.within(op, algorithm, sent_bytes_);
-    across_ = group.across(sent_bytes_ / group.n_local());  // channels take a NIC each
+    across_ = group.across(sent_bytes_ / n_channels(group.by_node));  // channels take a NIC each
     rounds_.set_paces(within_, across_);
   }
 

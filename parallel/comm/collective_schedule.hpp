@@ -37,11 +37,12 @@ struct CollectiveSchedule {
   std::vector<Round> rounds;
 };
 
-// The algorithms that the links of these ranks can run; the first is the plainest. Empty for a
-// group of one.
+// The algorithms that the links of these ranks run for such a payload; the first is the plainest.
+// Empty for a group of one.
 std::vector<CommAlgorithm> algorithms_for(CommOp op,
                                           const GroupPlacement& placement,
-                                          const ClusterSpec& cluster);
+                                          const ClusterSpec& cluster,
+                                          int64_t n_bytes);
 
 // n_bytes is the payload as nccl-tests counts it: each rank's buffer for all_reduce and broadcast,
 // the whole (count * n) for all_gather, reduce_scatter and all_to_all. Parts are whole elements.

@@ -27,13 +27,8 @@ double to_picoseconds(double seconds) {
 
 }  // namespace
 
-CollectiveKey collective_key(CommOp op,
-                             int64_t n_bytes,
-                             const GroupPlacement& placement) {
-  CollectiveKey key{.op = op,
-                    .n_bytes = n_bytes,
-                    .node_of = {},
-                    .device_of = placement.device_of};
+CollectiveKey collective_key(CommOp op, int64_t n_bytes, const GroupPlacement& placement) {
+  CollectiveKey key{.op = op, .n_bytes = n_bytes, .node_of = {}, .device_of = placement.device_of};
   std::vector<int> seen;
   key.node_of.reserve(placement.node_of.size());
   for (const int node : placement.node_of) {
@@ -63,12 +58,10 @@ void play(VirtualTime& time,
           flow.source == node_switch ? node_middle : ends[static_cast<size_t>(flow.source)];
       const int target =
           flow.target == node_switch ? node_middle : ends[static_cast<size_t>(flow.target)];
-      const bool same_node = flow.source == node_switch || flow.target == node_switch ||
-                             source / n == target / n;
+      const bool same_node =
+          flow.source == node_switch || flow.target == node_switch || source / n == target / n;
       flows.push_back(time.start_flow(
-          source,
-          target,
-          occupied_bytes(cluster, same_node, flow.n_bytes, flow.bytes_per_s)));
+          source, target, occupied_bytes(cluster, same_node, flow.n_bytes, flow.bytes_per_s)));
     }
     for (const VirtualTime::FlowId flow : flows) {
       time.wait_flow(flow);
@@ -92,22 +85,21 @@ void CollectiveTimes::compute(const std::vector<CollectiveKey>& keys) {
   for (const CollectiveKey& key : keys) {
     if (!times_.try_emplace(key).second) continue;
     const GroupPlacement placement{key.node_of, key.device_of};
-    std::vector<CommAlgorithm> algorithms = algorithms_for(key.op, placement, cluster_);
+    std::vector<CommAlgorithm> algorithms =
+        algorithms_for(key.op, placement, cluster_, key.n_bytes);
     if (only_ && key.op == CommOp::all_reduce) {
       if (std::find(algorithms.begin(), algorithms.end(), *only_) == algorithms.end()) {
         std::string names;
         for (const CommAlgorithm a : algorithms) names += " " + std::string(algorithm_name(a));
-        throw ConfigError("--algorithm " + std::string(algorithm_name(*only_)) +
-                          ": the links of " + cluster_.name + " can do" + names);
+        throw ConfigError("--algorithm " + std::string(algorithm_name(*only_)) + ": the links of " +
+                          cluster_.name + " can do" + names);
       }
       algorithms = {*only_};
     }
     CHECK(!algorithms.empty());
     for (const CommAlgorithm algorithm : algorithms) {
       cases.push_back(
-          {&key,
-           make_schedule(key.op, algorithm, key.n_bytes, placement, cluster_),
-           0.0});
+          {&key, make_schedule(key.op, algorithm, key.n_bytes, placement, cluster_), 0.0});
     }
     for (const int node : key.node_of) platform.n_nodes = std::max(platform.n_nodes, node + 1);
   }

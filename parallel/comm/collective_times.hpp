@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <tuple>
 #include <vector>
 
 #include "kernels/sim/virtual_time.hpp"
@@ -20,11 +21,12 @@ struct CollectiveKey {
   int64_t n_bytes = 0;  // payload as make_schedule counts it
   std::vector<int> node_of;
   std::vector<int> device_of;
-  auto operator<=>(const CollectiveKey&) const = default;
+  bool operator<(const CollectiveKey& o) const {
+    return std::tie(op, n_bytes, node_of, device_of) <
+           std::tie(o.op, o.n_bytes, o.node_of, o.device_of);
+  }
 };
-CollectiveKey collective_key(CommOp op,
-                             int64_t n_bytes,
-                             const GroupPlacement& placement);
+CollectiveKey collective_key(CommOp op, int64_t n_bytes, const GroupPlacement& placement);
 
 struct TimedAlgorithm {
   CommAlgorithm algorithm = CommAlgorithm::none;

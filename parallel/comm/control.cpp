@@ -21,7 +21,8 @@ void ControlChannel::agree(const std::optional<std::string>& my_error) {
     in.get(error);
     in.get(of_host);
     if (failed != 0 && first.empty()) {
-      first = "rank " + std::to_string(rank) + " (" + of_host + "): " + error;
+      first = "rank " + std::to_string(rank);
+      first.append(" (").append(of_host).append("): ").append(error);
     }
     ++rank;
   }

@@ -19,8 +19,11 @@ Bytes host_copy(TensorView x) {
   return {begin, begin + x.n_bytes()};
 }
 
-void copy_to_host(const Bytes& bytes, void* target) {
-  if (!bytes.empty()) std::memcpy(target, bytes.data(), bytes.size());
+// Nothing of simulated memory was taken along.
+void copy_to_host(const Bytes& bytes, void* target, int64_t n_bytes) {
+  if (is_simulated_memory(target)) return;
+  CHECK(static_cast<int64_t>(bytes.size()) == n_bytes);
+  if (n_bytes > 0) std::memcpy(target, bytes.data(), bytes.size());
 }
 
 class SendWork final : public Pending::Work {
@@ -38,17 +41,23 @@ class SendWork final : public Pending::Work {
 class ReceiveWork final : public Pending::Work {
  public:
   ReceiveWork(SimNetwork& network, SimClock& clock, std::array<int, 3> from, TensorView into)
-      : network_(network), clock_(clock), from_(from), into_(into) {}
+      : network_(network),
+        clock_(clock),
+        from_(from),
+        number_(network.post_receive(from[0], from[1], from[2])),
+        into_(into) {}
   void wait() override {
-    const std::shared_ptr<SimMessage> message = network_.take(from_[0], from_[1], from_[2]);
+    const std::shared_ptr<SimMessage> message =
+        network_.take(from_[0], from_[1], from_[2], number_);
     network_.wait_received(*message, clock_);
-    copy_to_host(message->data, into_.data());
+    copy_to_host(message->data, into_.data(), into_.n_bytes());
   }
 
  private:
   SimNetwork& network_;
   SimClock& clock_;
   std::array<int, 3> from_;  // source, target, channel
+  int64_t number_;
   TensorView into_;
 };
 
@@ -60,17 +69,8 @@ SimCommunicator::SimCommunicator(
       network_(network),
       group_(group),
       clock_(clock),
-      channel_(channel) {
-  const ClusterSpec& cluster = network.cluster();
-  bool within = false;
-  bool across = false;
-  for (const int node : group.placement.node_of) {
-    (node == group.placement.node_of.front() ? within : across) = true;
-  }
-  within = !across || group.placement.node_of.size() > 2;
-  if (within) transport_ = cluster.node.link.name;
-  if (across) transport_ += (transport_.empty() ? "" : " + ") + cluster.fabric->nic.name;
-}
+      channel_(channel),
+      transport_(network.transport_of(group)) {}
 
 CommAlgorithm SimCommunicator::all_reduce_algorithm(int64_t n_bytes) const {
   return network_.algorithms(group_, CommOp::all_reduce, n_bytes).front().algorithm;
@@ -97,17 +97,18 @@ void SimCommunicator::do_all_gather(TensorView local, TensorView out) {
   slots[static_cast<size_t>(rank())] = host_copy(local);
   const int64_t n_bytes = out.n_bytes();
   if (size() > 1) {
-    network_.collective(
-        group_, clock_, CommOp::all_gather, all_gather_algorithm(n_bytes), n_bytes);
+    network_.collective(group_, clock_, CommOp::all_gather, all_gather_algorithm(n_bytes), n_bytes);
   }
   for (int r = 0; r < size(); ++r) {
     copy_to_host(slots[static_cast<size_t>(r)],
-                 static_cast<std::byte*>(out.data()) + r * local.n_bytes());
+                 static_cast<std::byte*>(out.data()) + r * local.n_bytes(),
+                 local.n_bytes());
   }
 }
 
 void SimCommunicator::do_broadcast(TensorView x, int /*root*/) {
-  if (size() > 1) network_.collective(group_, clock_, CommOp::broadcast, CommAlgorithm::direct, x.n_bytes());
+  if (size() > 1)
+    network_.collective(group_, clock_, CommOp::broadcast, CommAlgorithm::direct, x.n_bytes());
 }
 
 void SimCommunicator::do_barrier() {
@@ -131,9 +132,8 @@ std::unique_ptr<Pending::Work> SimCommunicator::do_recv(TensorView x, int source
   return std::make_unique<ReceiveWork>(
       network_,
       clock_,
-      std::array<int, 3>{ranks[static_cast<size_t>(source)],
-                         ranks[static_cast<size_t>(rank())],
-                         channel_},
+      std::array<int, 3>{
+          ranks[static_cast<size_t>(source)], ranks[static_cast<size_t>(rank())], channel_},
       x);
 }
 

@@ -29,6 +29,31 @@ SimGroup& SimNetwork::make_group(const std::vector<int>& world_ranks, Axis axis)
   return group;
 }
 
+std::string SimNetwork::transport_of(const SimGroup& group) const {
+  const std::vector<int>& nodes = group.placement.node_of;
+  bool within = false;
+  bool across = false;
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    for (size_t k = 0; k < i; ++k) (nodes[i] == nodes[k] ? within : across) = true;
+  }
+  std::string text = within || !across ? cluster_.node.link.name : "";
+  if (across) text += (text.empty() ? "" : " + ") + cluster_.fabric->nic.name;
+  return text;
+}
+
+std::map<Axis, std::string> SimNetwork::transports() const {
+  std::map<Axis, std::set<std::string>> seen;
+  for (const SimGroup& group : groups_) {
+    if (group.info.size > 1) seen[group.info.axis].insert(transport_of(group));
+  }
+  std::map<Axis, std::string> names;
+  for (const auto& [axis, all] : seen) {
+    std::string& name = names[axis];
+    for (const std::string& one : all) name += (name.empty() ? "" : " or ") + one;
+  }
+  return names;
+}
+
 void SimNetwork::expect_messages(int source, int target) {
   if (source != target) message_pairs_.insert({source, target});
 }
@@ -113,11 +138,8 @@ double SimNetwork::seconds_of(SimGroup& group,
   throw InternalError("a collective with an algorithm that its links cannot do");
 }
 
-void SimNetwork::collective(SimGroup& group,
-                            SimClock& clock,
-                            CommOp op,
-                            CommAlgorithm algorithm,
-                            int64_t n_bytes) {
+void SimNetwork::collective(
+    SimGroup& group, SimClock& clock, CommOp op, CommAlgorithm algorithm, int64_t n_bytes) {
   const bool alone = group.exclusive || options_.no_waiting;
   // Flows begin when they begin: the simulation has to be where this rank is.
   if (!alone) time_.sleep_until(clock.now_s());
@@ -127,8 +149,7 @@ void SimNetwork::collective(SimGroup& group,
   if (++group.n_arrived == group.info.size) {  // the last one does the work
     group.n_arrived = 0;
     if (alone) {
-      group.end_s =
-          group.last_arrival_s + seconds_of(group, op, algorithm, n_bytes);
+      group.end_s = group.last_arrival_s + seconds_of(group, op, algorithm, n_bytes);
     } else {
       play(time_,
            cluster_,
@@ -157,19 +178,15 @@ const std::vector<TimedAlgorithm>& SimNetwork::message_times(int source,
   const bool same_node = node_of(source) == node_of(target);
   std::vector<TimedAlgorithm>& times = message_times_[{same_node, n_bytes}];
   if (!times.empty()) return times;
-  CollectiveKey key =
-      collective_key(CommOp::send, n_bytes, placement_of({source, target}, cluster_.node.n_devices));
+  CollectiveKey key = collective_key(
+      CommOp::send, n_bytes, placement_of({source, target}, cluster_.node.n_devices));
   if (const std::vector<TimedAlgorithm>* known = times_.find(key)) return times = *known;
   missing_.insert(std::move(key));
   throw TimesMissing{};
 }
 
-std::shared_ptr<SimMessage> SimNetwork::send(int source,
-                                             int target,
-                                             int number,
-                                             int64_t n_bytes,
-                                             Bytes data,
-                                             SimClock& clock) {
+std::shared_ptr<SimMessage> SimNetwork::send(
+    int source, int target, int number, int64_t n_bytes, Bytes data, SimClock& clock) {
   Channel& to = channel(source, target, number);
   auto message = std::shared_ptr<SimMessage>(new SimMessage, [this](SimMessage* m) {
     if (m->flow >= 0) time_.forget_flow(m->flow);
@@ -179,11 +196,12 @@ std::shared_ptr<SimMessage> SimNetwork::send(int source,
   if (options_.no_waiting) {
     message->seconds = message_times(source, target, n_bytes).front().seconds;
   } else {
-    const CollectiveSchedule schedule = make_schedule(CommOp::send,
-                                                      CommAlgorithm::direct,
-                                                      n_bytes,
-                                                      placement_of({source, target}, cluster_.node.n_devices),
-                                                      cluster_);
+    const CollectiveSchedule schedule =
+        make_schedule(CommOp::send,
+                      CommAlgorithm::direct,
+                      n_bytes,
+                      placement_of({source, target}, cluster_.node.n_devices),
+                      cluster_);
     CHECK(schedule.rounds.size() == 1 && schedule.rounds.front().flows.size() == 1);
     const Round& round = schedule.rounds.front();
     message->latency_s = round.latency_s;
@@ -195,16 +213,26 @@ std::shared_ptr<SimMessage> SimNetwork::send(int source,
                                                     n_bytes,
                                                     round.flows.front().bytes_per_s));
   }
-  to.sent.push_back(message);
+  to.sent[to.n_sent++] = message;
   time_.release(to.semaphore);
   return message;
 }
 
-std::shared_ptr<SimMessage> SimNetwork::take(int source, int target, int number) {
-  Channel& from = channel(source, target, number);
-  time_.acquire(from.semaphore);
-  std::shared_ptr<SimMessage> message = std::move(from.sent.front());
-  from.sent.pop_front();
+int64_t SimNetwork::post_receive(int source, int target, int number) {
+  return channel(source, target, number).n_posted++;
+}
+
+std::shared_ptr<SimMessage> SimNetwork::take(int source,
+                                             int target,
+                                             int channel_number,
+                                             int64_t number) {
+  Channel& from = channel(source, target, channel_number);
+  // The semaphore counts messages sent; one that was passed over has been counted already.
+  while (from.n_sent <= number) time_.acquire(from.semaphore);
+  const auto entry = from.sent.find(number);
+  CHECK(entry != from.sent.end());
+  std::shared_ptr<SimMessage> message = std::move(entry->second);
+  from.sent.erase(entry);
   return message;
 }
 

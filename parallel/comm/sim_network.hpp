@@ -38,7 +38,7 @@ struct SimGroup {
   double end_s = 0.0;
   // Host memory that is gathered (sampled ids), of even and odd collectives in turn: a rank may be
   // one ahead of the slowest.
-  std::array<std::vector<Bytes>, 2> gathered;  // [parity][size]
+  std::array<std::vector<Bytes>, 2> gathered;                               // [parity][size]
   std::map<std::pair<CommOp, int64_t>, std::vector<TimedAlgorithm>> times;  // by (op, bytes)
 };
 
@@ -68,31 +68,29 @@ class SimNetwork {
   void find_exclusive_groups();
 
   // The algorithms for a collective of the group, fastest first. Throws TimesMissing.
-  const std::vector<TimedAlgorithm>& algorithms(SimGroup& group,
-                                                CommOp op,
-                                                int64_t n_bytes);
+  const std::vector<TimedAlgorithm>& algorithms(SimGroup& group, CommOp op, int64_t n_bytes);
   // One rank's part in a collective: returns at its end, with the clock moved there. All ranks of
   // the group call it. mine: host memory to gather (empty: none), everyone's lies in the group.
-  void collective(SimGroup& group,
-                  SimClock& clock,
-                  CommOp op,
-                  CommAlgorithm algorithm,
-                  int64_t n_bytes);
+  void collective(
+      SimGroup& group, SimClock& clock, CommOp op, CommAlgorithm algorithm, int64_t n_bytes);
 
-  std::shared_ptr<SimMessage> send(int source,
-                                   int target,
-                                   int channel,
-                                   int64_t n_bytes,
-                                   Bytes data,
-                                   SimClock& clock);
-  // The next message of this channel, once it was sent (not: arrived).
-  std::shared_ptr<SimMessage> take(int source, int target, int channel);
+  std::shared_ptr<SimMessage> send(
+      int source, int target, int channel, int64_t n_bytes, Bytes data, SimClock& clock);
+  // Which message of the channel a receive that is posted now will get: they match in order of
+  // posting, whatever the order in which they are waited for.
+  int64_t post_receive(int source, int target, int channel);
+  // That message, once it was sent (not: arrived).
+  std::shared_ptr<SimMessage> take(int source, int target, int channel, int64_t number);
   // Its sender's buffer is free; its receiver has it.
   void wait_sent(const SimMessage& message, SimClock& clock);
   void wait_received(const SimMessage& message, SimClock& clock);
 
+  // What the links of each axis' groups are called: of all groups, they may differ.
+  std::map<Axis, std::string> transports() const;
+
   // What was missing when a rank threw TimesMissing.
   const std::set<CollectiveKey>& missing() const { return missing_; }
+  std::string transport_of(const SimGroup& group) const;
   int node_of(int rank) const { return rank / cluster_.node.n_devices; }
   const ClusterSpec& cluster() const { return cluster_; }
   VirtualTime& time() { return time_; }
@@ -100,16 +98,15 @@ class SimNetwork {
  private:
   struct Channel {
     int semaphore = -1;
-    std::deque<std::shared_ptr<SimMessage>> sent;
+    int64_t n_sent = 0;
+    int64_t n_posted = 0;                                 // receives
+    std::map<int64_t, std::shared_ptr<SimMessage>> sent;  // not yet taken, by number
   };
   using LinkName = std::array<int, 3>;  // kind, node, index within the node
   std::vector<LinkName> links_between(int source, int target) const;
   Channel& channel(int source, int target, int number);
   const std::vector<TimedAlgorithm>& message_times(int source, int target, int64_t n_bytes);
-  double seconds_of(SimGroup& group,
-                    CommOp op,
-                    CommAlgorithm algorithm,
-                    int64_t n_bytes);
+  double seconds_of(SimGroup& group, CommOp op, CommAlgorithm algorithm, int64_t n_bytes);
 
   VirtualTime& time_;
   const ClusterSpec& cluster_;

@@ -80,14 +80,16 @@ std::string what_would_fit(const RunConfig& config,
       const Mesh split{.tp = tp, .cp = mesh.cp, .dp = mesh.dp, .pp = pp};
       if (best && split.world_size() > best->world_size()) continue;  // tp rises: it is preferred
       smaller.parallel.virtual_stages = 1;
-      if (why_illegal(
-              inputs.model, split, smaller.parallel, weight_block(*inputs.source))) {
+      if (why_illegal(inputs.model, split, smaller.parallel, weight_block(*inputs.source))) {
         continue;
       }
       if (!why_too_much(smaller, inputs, split, cluster, nullptr)) best = split;
     }
   }
-  if (!best) return fmt::format("no split over the {} devices of the cluster would fit", cluster.n_devices());
+  if (!best)
+    return fmt::format("no split with dp {} over the {} devices of the cluster would fit",
+                       mesh.dp,
+                       cluster.n_devices());
   return fmt::format("--tp {} --pp {} would fit", best->tp, best->pp);
 }
 

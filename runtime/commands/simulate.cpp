@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <filesystem>
 #include <set>
 
 #include "kernels/base/errors.hpp"
@@ -13,6 +14,7 @@
 #include "runtime/commands/run.hpp"
 #include "runtime/commands/sim_fit.hpp"
 #include "runtime/config/cluster_config.hpp"
+#include "runtime/config/presets.hpp"
 #include "runtime/config/split.hpp"
 
 namespace testbed {
@@ -33,7 +35,7 @@ class SimRank {
           SimControlHub& hub,
           int rank,
           std::array<SimGroup*, 3> groups,
-          MemoryRecord planned)
+          const MemoryRecord& planned)
       : control_(hub, rank, host_name(network, rank), clock_),
         tp_(network, *groups[0], index_in(*groups[0], rank), clock_, 0),
         pp_(network, *groups[1], index_in(*groups[1], rank), clock_, 1),
@@ -51,10 +53,9 @@ class SimRank {
                  .groups = {tp_, pp_, pp_tokens_},
                  .control = control_,
                  .machine = machine(network, device, config.compute_dtype, mesh, rank),
-                 .planned = std::move(planned),
+                 .planned = planned,
                  .clock_estimate = [] { return ClockEstimate{}; },
-                 .transports = {{Axis::tp, std::string(tp_.transport())},
-                                {Axis::pp, std::string(pp_.transport())}},
+                 .transports = network.transports(),
                  .virtual_time = true} {
     for (const DelayInjection& delay : config.inject) {
       if (delay.rank == rank) tp_.set_before_all_reduce(delay_of(delay));
@@ -83,9 +84,9 @@ class SimRank {
     // As a read loop of all ranks at once finds it.
     double bytes_per_s = device.memory_bytes_per_s;
     if (shared) {
-      bytes_per_s = std::min(bytes_per_s,
-                             node.shared_memory_bytes_per_s /
-                                 std::min(mesh.world_size(), node.n_devices));
+      bytes_per_s =
+          std::min(bytes_per_s,
+                   node.shared_memory_bytes_per_s / std::min(mesh.world_size(), node.n_devices));
     }
     return {.host = host,
             .memory_domain = shared ? host : fmt::format("device{}", rank),
@@ -121,8 +122,9 @@ class Simulation {
         mesh_(mesh),
         cluster_(cluster),
         options_(options),
-        times_(cluster, config.cluster.algorithm ? algorithm_by_name(*config.cluster.algorithm)
-                                                 : std::nullopt) {}
+        times_(cluster,
+               config.cluster.algorithm ? algorithm_by_name(*config.cluster.algorithm)
+                                        : std::nullopt) {}
 
   RunOutcome run(const std::vector<MemoryRecord>& planned) {
     times_.compute(expected_collectives(config_, inputs_, mesh_, cluster_));
@@ -194,10 +196,11 @@ class Simulation {
   }
 
   std::string hang(const std::vector<size_t>& left) const {
-    std::string text = fmt::format("{} of {} simulated ranks hang, each waiting for what will not "
-                                   "come:",
-                                   left.size(),
-                                   mesh_.world_size());
+    std::string text = fmt::format(
+        "{} of {} simulated ranks hang, each waiting for what will not "
+        "come:",
+        left.size(),
+        mesh_.world_size());
     constexpr size_t most_named = 16;
     for (size_t i = 0; i < std::min(left.size(), most_named); ++i) {
       const Coordinates c = mesh_.coordinates(static_cast<int>(left[i]));
@@ -230,8 +233,8 @@ void share_memory(ClusterSpec& cluster, const Mesh& mesh, size_t n_requests) {
   if (shared <= 0.0) return;
   const int requests = static_cast<int>(n_requests) / mesh.dp;
   const int at_once = mesh.tp * mesh.dp * std::clamp(requests, 1, mesh.pp);
-  cluster.device.memory_bytes_per_s = std::min(
-      cluster.device.memory_bytes_per_s, shared / std::min(at_once, cluster.node.n_devices));
+  cluster.device.memory_bytes_per_s = std::min(cluster.device.memory_bytes_per_s,
+                                               shared / std::min(at_once, cluster.node.n_devices));
 }
 
 // The changed machine; nodes beyond those in use are left out.
@@ -257,13 +260,36 @@ ClusterSpec machine_for(ClusterSpec cluster, int world_size, WhatIf what_if) {
   return cluster;
 }
 
+bool has_safetensors(const std::filesystem::path& folder_or_config) {
+  std::error_code ignored;
+  const std::filesystem::path folder = std::filesystem::is_directory(folder_or_config, ignored)
+                                           ? folder_or_config
+                                           : folder_or_config.parent_path();
+  for (const auto& entry : std::filesystem::directory_iterator(folder, ignored)) {
+    if (entry.path().extension() == ".safetensors") return true;
+  }
+  return false;
+}
+
 RunConfig runnable(RunConfig config) {
   if (config.sampling.temperature > 0.0) {
     throw ConfigError("--temperature: a simulated run has no logits to draw from; greedy only");
   }
   if (config.output.logits) throw ConfigError("--logits: a simulated run computes none");
+  if (config.check == CheckMode::full) {
+    throw ConfigError("--check full: a simulated run computes nothing to check");
+  }
+  if (config.layout != Layout::automatic) {
+    throw ConfigError("--layout: a simulated run takes the links of its --cluster");
+  }
   if (config.cluster.algorithm && !algorithm_by_name(*config.cluster.algorithm)) {
     throw ConfigError("--algorithm " + *config.cluster.algorithm + ": there is no such algorithm");
+  }
+  // Shapes are all it needs: a folder without weights will do.
+  const ModelLocation location = locate_model(config.model);
+  if (!config.weights && location.kind == ModelKind::hugging_face &&
+      !has_safetensors(location.path)) {
+    config.weights = "random";
   }
   config.output = {.quiet = true};
   config.sampling.ignore_eos = true;
@@ -277,6 +303,16 @@ std::string calibration(const std::string& source) {
   return source.empty() || source == "none" ? "ideal, not calibrated" : source;
 }
 
+// The hosts of the tables differ: what is said of one's buses need not hold for another's.
+bool carries_sharing(const LinkSpec& link) {
+  if (!link.timing.source.starts_with("carried")) return false;
+  return std::any_of(link.timing.of.begin(), link.timing.of.end(), [](const auto& entry) {
+    return std::any_of(entry.second.begin(), entry.second.end(), [](const ProtocolTiming& p) {
+      return p.sharing > 0.0;
+    });
+  });
+}
+
 void label(RunRecord& record,
            const RunConfig& config,
            const ClusterSpec& cluster,
@@ -284,11 +320,26 @@ void label(RunRecord& record,
            WhatIf what_if) {
   RunDescription& run = record.run;
   run.simulated = true;
+  record.instrument_overhead.reset();  // virtual stamps cost nothing
+  for (PhaseRecord& phase : record.phases) phase.instrument_overhead.reset();
   run.options["cluster"] = cluster.name;
-  if (config.cluster.algorithm) run.options["algorithm"] = *config.cluster.algorithm;
+  const ClusterConfig& asked = config.cluster;
+  if (asked.algorithm) run.options["algorithm"] = *asked.algorithm;
+  if (asked.link_gb_s) run.options["link_gb_s"] = fmt::format("{}", *asked.link_gb_s);
+  if (asked.link_us) run.options["link_us"] = fmt::format("{}", *asked.link_us);
   const int n_devices = cluster.node.n_devices;
   std::vector<std::string> labels;
   labels.push_back(fmt::format("SIMULATED on {}: {}", cluster.name, cluster.description));
+  if (!cluster.device.peak_flops.contains(MathType::bf16) && config.compute_dtype == DType::BF16) {
+    labels.push_back(fmt::format("{} has no bf16: its arithmetic is charged as {}",
+                                 cluster.device.name,
+                                 math_name(math_of(cluster.device, DType::BF16))));
+  }
+  if (carries_sharing(cluster.node.link)) {
+    labels.push_back(
+        "warning: how its devices share the host's buses is carried from another host: "
+        "servers with peer-to-peer paths do far better");
+  }
   if (what_if != WhatIf::nothing) {
     labels.push_back(fmt::format("what if: {}", what_if_name(what_if)));
   }
@@ -303,11 +354,11 @@ void label(RunRecord& record,
   if (mesh.tp > n_devices || n_devices % mesh.tp != 0) {
     const bool crosses = mesh.world_size() > n_devices;
     if (crosses) {
-      labels.push_back(fmt::format(
-          "warning: tp {} crosses nodes of {} devices: its all-reduces go over {}",
-          mesh.tp,
-          n_devices,
-          cluster.fabric->nic.name));
+      labels.push_back(
+          fmt::format("warning: tp {} crosses nodes of {} devices: its all-reduces go over {}",
+                      mesh.tp,
+                      n_devices,
+                      cluster.fabric->nic.name));
     }
   }
   run.labels.insert(run.labels.begin(), labels.begin(), labels.end());
@@ -338,12 +389,11 @@ SimulatedRun simulate(const RunConfig& config,
   share_memory(shared, mesh, inputs.workload.requests.size());
   const ClusterSpec machine = machine_for(std::move(shared), mesh.world_size(), what_if);
   const std::vector<MemoryRecord> planned = memory_that_fits(run, inputs, mesh, machine);
-  Simulation simulation(
-      run,
-      inputs,
-      mesh,
-      machine,
-      {.no_waiting = what_if == WhatIf::no_waiting, .memoise = memoise});
+  Simulation simulation(run,
+                        inputs,
+                        mesh,
+                        machine,
+                        {.no_waiting = what_if == WhatIf::no_waiting, .memoise = memoise});
   RunOutcome outcome = simulation.run(planned);
   label(outcome.record, config, machine, mesh, what_if);
   return {std::move(outcome.record), std::move(outcome.timelines)};

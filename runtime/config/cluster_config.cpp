@@ -189,7 +189,10 @@ ClusterSpec with_links(ClusterSpec cluster,
       for (ProtocolTiming& protocol : protocols) protocol.step_s = *link_us * 1e-6;
     }
   }
-  if (link_gb_s || link_us) link.timing.source += "; overridden by --link-gb-s or --link-us";
+  if (link_gb_s || link_us) {
+    link.timing.source = "those of " + link.name +
+                         ", changed by --link-gb-s or --link-us: no table says how far they hold";
+  }
   return cluster;
 }
 

@@ -44,12 +44,15 @@ constexpr std::array<NumberField<ProtocolTiming>, 6> protocol_fields{{
     {"fill_us", &ProtocolTiming::fill_s, us},
 }};
 ProtocolTiming protocol_from_table(const toml::table& toml, const std::string& source) {
-  const auto keys = field_keys<ProtocolTiming>(protocol_fields, {"protocol", "max_bytes"});
+  const auto keys =
+      field_keys<ProtocolTiming>(protocol_fields, {"protocol", "max_bytes", "most_payload_bytes"});
   const TomlTable table(toml, source, keys);
   ProtocolTiming protocol;
   protocol.name = table.find_string("protocol").value_or("");
   if (table.find("max_bytes") != nullptr)
     protocol.max_bytes = table.get_int_in("max_bytes", 1, INT64_MAX);
+  if (table.find("most_payload_bytes") != nullptr)
+    protocol.most_payload_bytes = table.get_int_in("most_payload_bytes", 1, INT64_MAX);
   read_numbers<ProtocolTiming>(table, protocol_fields, protocol);
   return protocol;
 }
@@ -131,6 +134,8 @@ toml::table link_timing_to_table(const LinkTiming& timing) {
       toml::table values;
       if (!protocol.name.empty()) values.insert_or_assign("protocol", protocol.name);
       if (protocol.max_bytes != 0) values.insert_or_assign("max_bytes", protocol.max_bytes);
+      if (protocol.most_payload_bytes != 0)
+        values.insert_or_assign("most_payload_bytes", protocol.most_payload_bytes);
       write_numbers<ProtocolTiming>(protocol, protocol_fields, values);
       array.push_back(std::move(values));
     }

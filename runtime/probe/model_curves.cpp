@@ -146,9 +146,9 @@ std::vector<Curve> curve_points(const ClusterSpec& cluster, int64_t most_bytes) 
   for (int n = 2; n <= std::min(8, cluster.node.n_devices); n *= 2) {
     const GroupPlacement group = in_one_node(n);
     for (const CommOp op : ops) {
-      if (algorithms_for(op, group, cluster).empty())
-        continue;  // the machine was not seen to do it
       for (int64_t n_bytes = least_bytes; n_bytes <= most_bytes; n_bytes *= 2) {
+        if (algorithms_for(op, group, cluster, n_bytes).empty())
+          continue;  // the machine was not seen to do it
         const GroupPlacement& members = op == CommOp::send ? in_one_node(2) : group;
         points.push_back({op, n, n_bytes, collective_key(op, n_bytes, members)});
       }

@@ -131,7 +131,8 @@ Json bubble_json(const plan::Bubble& bubble) {
 
 Json inputs_json(const plan::PlanReport& report) {
   const plan::PlanInputs& in = report.inputs;
-  return {{"closed_form", true},
+  return {{"schema", "testbed-plan-1"},
+          {"closed_form", true},
           {"simulated", false},
           {"labels", plan::labels_of(report)},
           {"model", in.model.name},

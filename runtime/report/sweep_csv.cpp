@@ -13,7 +13,7 @@ constexpr double nan = std::numeric_limits<double>::quiet_NaN();  // an empty fi
 void add_point(CsvTable& table, const Sweep& sweep, const SweepResult& result) {
   const SweepPoint& p = result.point;
   table.cell("model", sweep.model);
-  table.cell("simulated", 1);
+  table.cell("simulated", std::string_view("true"));
   table.cell("cluster", p.cluster);
   table.cell("tp_degree", p.tp);
   table.cell("pp_degree", p.pp);

@@ -62,6 +62,7 @@ Json crossover_json(const Crossover& c) {
   Json json{
       {"tp", c.tp ? Json(*c.tp) : Json(nullptr)},
       {"cause", c.cause ? Json(cause_name(*c.cause)) : Json(nullptr)},
+      {"tp_over_work", c.tp_over_work ? Json(*c.tp_over_work) : Json(nullptr)},
       {"lowest_tp", c.series.tp},
       {"highest_tp", c.highest_tp},
       {"from_there_on", c.from_there_on},

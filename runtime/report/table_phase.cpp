@@ -228,13 +228,13 @@ void add_phase(Lines& out, const PhaseRecord& phase) {
             measured > 0.0 ? phase.predicted->step_ms / measured : 0.0);
   }
   if (phase.roofline) {
-    out.wrapped(fmt::format("    {} FLOP/byte against a ridge of {} ({} side of the roofline); "
-                            "events cost {}",
-                            number(phase.roofline->intensity_flop_per_byte),
-                            number(phase.roofline->ridge_flop_per_byte),
-                            phase.roofline->regime,
-                            percent(phase.instrument_overhead)),
-                "      ");
+    std::string text =
+        fmt::format("    {} FLOP/byte against a ridge of {} ({} side of the roofline)",
+                    number(phase.roofline->intensity_flop_per_byte),
+                    number(phase.roofline->ridge_flop_per_byte),
+                    phase.roofline->regime);
+    if (phase.instrument_overhead) text += "; events cost " + percent(phase.instrument_overhead);
+    out.wrapped(text, "      ");
   }
   add_shares(out, phase);
   add_devices(out, phase);

@@ -24,13 +24,13 @@ std::vector<BestSplit> find_best(const std::vector<SweepResult>& results, SweepC
   std::vector<std::vector<Offer>> by_workload;
   for (size_t i = 0; i < results.size(); ++i) {
     const auto rate = results[i].tokens_per_s_per_device(Phase::decode);
-    if (!rate || results[i].record->timing.tpot_ms.empty()) continue;
+    if (!rate) continue;
     const auto mine =
         std::find_if(by_workload.begin(), by_workload.end(), [&](const std::vector<Offer>& offers) {
           return results[offers.front().result].point.same_workload(results[i].point);
         });
     (mine == by_workload.end() ? by_workload.emplace_back() : *mine)
-        .push_back({i, results[i].record->timing.tpot_ms.median(), *rate});
+        .push_back({i, results[i].record->phase(Phase::decode)->step_ms.median(), *rate});
   }
   std::vector<BestSplit> found;
   found.reserve(by_workload.size());

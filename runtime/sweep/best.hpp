@@ -9,7 +9,8 @@
 
 namespace testbed {
 
-// What a split offers: low TPOT to a user, many tokens per GPU to its owner.
+// What a split offers: low TPOT to a user, many tokens per GPU to its owner. Both are of decode
+// steps: the TPOT of a run also holds what prefill steps delay its first tokens by.
 struct Offer {
   size_t result = 0;  // which of the results
   double tpot_ms = 0.0;

@@ -253,7 +253,7 @@ class Inputs(Case):
 
     def test_what_is_not_built_yet_refuses(self):
         for args, says in ((("--cp", 2), "--cp"), (("--ep", 2), "--ep"), (("--device", "cuda"), "cuda"),
-                           (("--device", "sim"), "sim"), (("--weight-dtype", "int8"), "int8")):
+                           (("--weight-dtype", "int8"), "int8")):
             self.refused(1, "--model", LLAMA, *args, says=says)
 
     def test_unknown_options_and_models_are_mistakes(self):

@@ -7,6 +7,7 @@ import unittest
 import program
 
 OPS = {"all_reduce", "all_gather", "send_recv"}
+MAX_BYTES = 1 << 16
 
 
 def probe(ranks, *args, launcher=True):
@@ -22,7 +23,7 @@ class Measured(unittest.TestCase):
     def test_curves_and_preset(self):
         with tempfile.TemporaryDirectory() as folder:
             preset = os.path.join(folder, "here.toml")
-            record, out = probe(2, "--device", "cpu", "--max-bytes", 1 << 20, "--toml", preset)
+            record, out = probe(2, "--device", "cpu", "--max-bytes", MAX_BYTES, "--toml", preset)
             self.assertNotIn("SIMULATED", out)
             self.check_curves(record)
             simulated = program.record(1, "--device", "sim", "--cluster", preset, "--tp", 2, "--model",
@@ -40,7 +41,7 @@ class Measured(unittest.TestCase):
             sizes = [point["bytes"] for point in best]
             self.assertEqual(sizes, [512 << i for i in range(len(sizes))])
             # A slow machine ends a curve early, where a call takes 0.4 s.
-            self.assertTrue(sizes[-1] == 1 << 20 or best[-1]["us"] > 1e5, op)
+            self.assertTrue(sizes[-1] == MAX_BYTES or best[-1]["us"] > 1e5, op)
         both = {point["algorithm"] for point in points if point["op"] == "all_reduce"}
         self.assertEqual(both, {"one-shot", "two-shot"})
         for name in ("collectives", "gemm", "attention", "elementwise"):

@@ -1,4 +1,4 @@
-"""`--device sim`: the headline command, honest labels, the bytes of real runs, refusals, and the size it reaches."""
+"""`--device sim`: the headline command, honest labels, predictions of real runs, refusals, and the size it reaches."""
 import csv
 import io
 import json
@@ -95,6 +95,7 @@ class Labels(unittest.TestCase):
         self.assertTrue(out.startswith("SIMULATED: "), out[:80])
         got = strict_json(files["json"])
         self.assertIs(got["simulated"], True)
+        self.assertIsNone(got["instrument_overhead"])  # virtual stamps cost nothing
         self.assertTrue(got["labels"][0].startswith("SIMULATED on dgx-h100"), got["labels"])
         self.assertEqual({line["simulated"] for line in csv.DictReader(io.StringIO(files["csv"]))}, {"true"})
         self.assertIs(strict_json(files["trace"])["otherData"]["simulated"], True)
@@ -102,7 +103,9 @@ class Labels(unittest.TestCase):
     def test_no_output_of_a_real_run_does(self):
         out, files = reported(*ON_CPU, "--tp", 2, "--model", LLAMA, *SHORT, *FAST[:4], ranks=2, launcher=True)
         self.assertNotIn("SIMULATED", out)
-        self.assertIs(strict_json(files["json"])["simulated"], False)
+        got = strict_json(files["json"])
+        self.assertIs(got["simulated"], False)
+        self.assertIsNotNone(got["instrument_overhead"])
         self.assertEqual({line["simulated"] for line in csv.DictReader(io.StringIO(files["csv"]))}, {"false"})
         self.assertIs(strict_json(files["trace"])["otherData"]["simulated"], False)
 
@@ -137,96 +140,12 @@ def warnings(got):
     return [label for label in got["labels"] if label.startswith("warning")]
 
 
-class RealBytes(unittest.TestCase):
-    """Bytes, FLOPs and steps of a simulated run are those of the real run of the same configuration, exactly."""
-    PHASE = ("steps", "flops_total", "model_flops_total", "weight_bytes_total", "kv_bytes_total", "flops", "kv_bytes",
-             "kv_write_bytes")
-    LAYER = ("layer", "weight_bytes", "kv_bytes", "all_reduce_payload_bytes")
-    # Which rank of a stage reads an embedding row depends on the ids, which a simulation does not know.
-    DEVICE = ("rank", "tp", "pp", "dp", "steps", "flops", "kv_bytes", "kv_write_bytes")
-    TRAFFIC = ("op", "axis", "site", "n", "groups", "calls", "per_step", "payload_bytes", "payload_bytes_per_step")
-
-    def both(self, name, ranks, split, *more):
-        common = ("--model", model(name), *split, *IDS, "--check", "off", *more)
-        real = record(ranks, *ON_CPU, *common)
-        simulated = record(1, *ON_DGX, *common)
-        self.assertEqual((real["simulated"], simulated["simulated"]), (False, True))
-        self.check_phases(real, simulated)
-        self.assertEqual([m["weights_bytes"] for m in real["memory"]], [m["weights_bytes"] for m in simulated["memory"]])
-        return real, simulated
-
-    def check_phases(self, real, simulated):
-        self.assertEqual(list(real["phases"]), list(simulated["phases"]))
-        for name, phase in real["phases"].items():
-            other = simulated["phases"][name]
-            self.assertEqual(only(self.PHASE, phase), only(self.PHASE, other))
-            for fields, part in ((self.LAYER, "layers"), (self.DEVICE, "per_device"), (self.TRAFFIC, "collectives")):
-                self.assertEqual([only(fields, entry) for entry in phase[part]],
-                                 [only(fields, entry) for entry in other[part]], (name, part))
-        first, other = (r["phases"]["prefill"] for r in (real, simulated))  # the prompt's ids are known
-        self.assertEqual([d["weight_bytes"] for d in first["per_device"]], [d["weight_bytes"] for d in other["per_device"]])
-
-    def test_tensor_parallel(self):
-        for name, tp in (("llama3_gqa", 2), ("smollm_tied", 3), ("llama_mha_f32", 4)):
-            with self.subTest(model=name, tp=tp):
-                real, simulated = self.both(name, tp, ("--tp", tp))
-                self.check_wire(real, simulated)
-
-    def test_pipeline(self):
-        for name, split in (("qwen3", ("--pp", 2)), ("llama_5layers", ("--pp", 2, "--virtual-stages", 2))):
-            with self.subTest(model=name, split=split):
-                real, simulated = self.both(name, 2, split)
-                self.check_wire(real, simulated)
-
-    def test_both_and_replicas(self):
-        for name, ranks, split in (("qwen2", 4, ("--tp", 2, "--pp", 2)), ("llama3_gqa", 2, ("--dp", 2))):
-            with self.subTest(model=name, split=split):
-                self.both(name, ranks, split)
-
-    def test_window_and_chosen_weights(self):
-        """A prompt beyond the window of 16, weights widened to f32, f32 on the wire."""
-        prompt = ",".join(str(7 * i % 500) for i in range(40))
-        self.both("mistral_swa", 2, ("--tp", 2), "--prompt-ids", prompt, "--weight-dtype", "f32", "--compute-dtype", "f32")
-
-    def test_named_algorithms_send_what_the_real_ones_send(self):
-        """A long prompt makes the real all-reduce change algorithm between prefill and decode."""
-        common = ("--model", LLAMA, "--tp", 2, "--prompt-tokens", 200, "--batch", 8, "--gen-tokens", 3, "--ignore-eos",
-                  "--check", "off")
-        real = record(2, *ON_CPU, *common)
-        used = {name: algorithm_of(phase) for name, phase in real["phases"].items()}
-        self.assertEqual(used, {"prefill": "two-shot", "decode": "one-shot"})
-        for name, algorithm in used.items():
-            simulated = record(1, *ON_DGX, *common, "--algorithm", algorithm)
-            self.assertEqual(simulated["options"]["algorithm"], algorithm)
-            phase, other = real["phases"][name], simulated["phases"][name]
-            self.assertEqual(algorithm_of(other), algorithm)
-            fields = (*self.LAYER, "all_reduce_wire_bytes")
-            self.assertEqual([only(fields, layer) for layer in phase["layers"]],
-                             [only(fields, layer) for layer in other["layers"]])
-
-    def check_wire(self, real, simulated):
-        """Where both chose the same algorithm, each device sends the same."""
-        for name, phase in real["phases"].items():
-            for mine, other in zip(phase["collectives"], simulated["phases"][name]["collectives"], strict=True):
-                if mine["op"] == "all_reduce":
-                    self.assertEqual((mine["algorithm"], other["algorithm"]), ("one-shot", "one-shot"))
-                self.assertEqual(mine["wire_bytes_per_device"], other["wire_bytes_per_device"], (mine, other))
-
-
-def only(fields, entry):
-    return {field: entry[field] for field in fields}
-
-
-def algorithm_of(phase):
-    algorithm, = {c["algorithm"] for c in phase["collectives"] if c["op"] == "all_reduce"}
-    return algorithm
-
-
 class Predicted(unittest.TestCase):
     def test_a_real_run_is_held_against_a_cluster(self):
         """The simulator opens after the timed passes; MPI must still bring all ranks to their end."""
         real = record(4, *ON_CPU, "--tp", 2, "--dp", 2, "--cluster", "h100-pcie-8", "--model", LLAMA, *IDS)
-        simulated = record(1, "--device", "sim", "--cluster", "h100-pcie-8", "--tp", 2, "--dp", 2, "--model", LLAMA, *IDS)
+        simulated = record(1, "--device", "sim", "--cluster", "h100-pcie-8", "--tp", 2, "--dp", 2, "--model", LLAMA,
+                           *IDS)
         self.assertIs(real["simulated"], False)
         for name, phase in real["phases"].items():
             expected = simulated["phases"][name]
@@ -236,14 +155,20 @@ class Predicted(unittest.TestCase):
             self.assertAlmostEqual(sum(phase["predicted"]["shares"][part] for part in SHARES), 1.0, places=9)
             self.assertNotEqual(phase["step_ms"], phase["predicted"]["step_ms"])
 
+    def test_what_cannot_be_predicted_leaves_the_measurement(self):
+        got = record(2, *ON_CPU, "--tp", 2, "--cluster", "dgx-h100", "--temperature", 0.7, "--model", LLAMA, *SHORT)
+        self.assertEqual({phase["predicted"] for phase in got["phases"].values()}, {None})
+        label, = [label for label in got["labels"] if label.startswith("not predicted")]
+        self.assertIn("--temperature", label)
+
     def test_without_a_cluster_nothing_is_predicted(self):
         got = record(2, *ON_CPU, "--tp", 2, "--model", LLAMA, *SHORT)
         self.assertEqual({phase["predicted"] for phase in got["phases"].values()}, {None})
 
 
 class Refused(unittest.TestCase):
-    def refused(self, *args, says, ranks=1, launcher=False, env=None):
-        code, out, err = run(ranks, *args, launcher=launcher, env=env)
+    def refused(self, *args, says, launcher=False, ranks=1, **kw):
+        code, out, err = run(ranks, *args, launcher=launcher, **kw)
         lines = err.splitlines()
         if launcher:  # mpirun has its own to say
             lines = [line for line in lines if line.startswith("testbed:")]
@@ -265,10 +190,15 @@ class Refused(unittest.TestCase):
     def test_D29_more_devices_than_the_cluster_has(self):
         self.refused(*ON_DGX, "--tp", 8, "--pp", 2, "--model", "llama3-70b", says="= 16 devices, and dgx-h100 has 8")
 
+    def test_a_cluster_that_is_not_there_is_refused_before_a_real_run(self):
+        self.refused(*ON_CPU, "--tp", 2, "--cluster", "dgx-x", "--model", LLAMA, "--prompt-tokens", 16, "--gen-tokens",
+                     200, "--repeats", 100000, ranks=2, launcher=True, limit_s=20, says='no preset "dgx-x"')
+
     def test_what_a_simulation_cannot_do(self):
         for args, says in ((("--temperature", 0.5), "no logits"), (("--logits", "/tmp/x"), "--logits"),
                            (("--algorithm", "fastest"), "is not one of"), (("--cluster", "dgx-x"), "dgx-x"),
                            (("--tp", 3), "8 heads do not divide by 3"), (("--json", "/nowhere/x"), "/nowhere/x"),
+                           (("--tp", 2, "--inject", "delay:rank=2,us=10"), "there are ranks 0 to 1"),
                            (("--cluster", "l40s-8", "--tp", 2, "--algorithm", "nvls"), "can do ring")):
             with self.subTest(args=args):
                 self.refused("--device", "sim", "--model", LLAMA, *SHORT, *args, says=says)
@@ -290,17 +220,22 @@ class Size(unittest.TestCase):
                 return strict_json(file.read()), usage.ru_maxrss, time.monotonic() - began
 
     def test_1024_devices(self):
-        for split, batch in ((("--tp", 8, "--dp", 128), 128), (("--tp", 8, "--pp", 16, "--dp", 8), 128)):
-            with self.subTest(split=split):
-                got, peak_kib, seconds = self.simulate(
-                    "--device", "sim", "--cluster", "h100-ndr-128", "--model", "llama3-70b", *split, "--batch", batch,
-                    "--context", 1024, "--gen-tokens", 2)
-                print(f"{split}: {seconds:.1f} s, {peak_kib / 2**20:.2f} GiB", file=sys.stderr)
+        """One step; replicas share no link, so that of one alone is as long, and its work a replica's share."""
+        for split, replicas, microbatches in ((("--tp", 8), 128, 1), (("--tp", 8, "--pp", 16), 8, 16)):
+            with self.subTest(split=split, replicas=replicas):
+                common = ("--device", "sim", "--cluster", "h100-ndr-128", "--model", "llama3-70b", *split, "--context",
+                          1024, "--gen-tokens", 2)
+                got, peak_kib, seconds = self.simulate(*common, "--dp", replicas, "--batch", replicas * microbatches)
+                print(f"{split} dp {replicas}: {seconds:.1f} s, {peak_kib / 2**20:.2f} GiB", file=sys.stderr)
                 self.assertLess(peak_kib, self.LIMIT_KIB)
+                self.assertEqual(got["world_size"], 1024)
                 decode = got["phases"]["decode"]
-                self.assertEqual(len(decode["per_device"]), 1024)
+                self.assertEqual(decode["steps"], 1)
                 self.assertEqual({d["host"] for d in decode["per_device"]}, {f"node{i}" for i in range(128)})
-                self.assertGreater(decode["step_ms"], 0)
+                one = record(1, *common, "--batch", microbatches)["phases"]["decode"]
+                self.assertAlmostEqual(decode["step_ms"], one["step_ms"], places=9)
+                for field in ("flops", "kv_bytes", "kv_write_bytes"):
+                    self.assertEqual(decode[field], replicas * one[field])
 
 
 if __name__ == "__main__":

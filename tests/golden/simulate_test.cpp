@@ -86,6 +86,18 @@ INSTANTIATE_TEST_SUITE_P(Pp4,
                                            Pipelined{8, 2, 3.0 / 19},
                                            Pipelined{32, 2, 3.0 / 67}));
 
+// tp ranks other than the first wait late for the ids of earlier steps: nobody else is held up by
+// that, and chunks of a prompt, which sample nothing, keep their place.
+TEST(Bubbles, of_decode_are_bubble_and_not_wait_under_tp) {
+  RunConfig config =
+      toy_run(8, {.tp = 2, .pp = 2}, {.batch = 1, .prompt_tokens = 3000, .gen_tokens = 40});
+  const PhaseRecord decode = phase(simulate(config, toy_cluster(4)), Phase::decode);
+  EXPECT_NEAR(decode.pipeline->bubble_measured, 0.5, 0.01);
+  EXPECT_NEAR(decode.shares.wait, 0.0, 0.001);
+  config.workload.batch = 5;
+  EXPECT_GT(phase(simulate(config, toy_cluster(4)), Phase::decode).steps, 0);
+}
+
 TEST(Bubbles, of_unequal_stages_are_explained_by_their_busy_times) {
   const RunConfig config = toy_run(
       6, {.pp = 4, .microbatches = 8}, {.batch = 8, .prompt_tokens = 16, .gen_tokens = 130});
@@ -159,6 +171,16 @@ TEST(Simulation, memoised_collectives_take_what_the_transfers_take) {
       EXPECT_NEAR(phase(played, which).step_ms.median(), a, 1e-6 * a) << name;
     }
   }
+}
+
+// Without bf16 weights a linear is charged at the peak that MFU is judged by.
+TEST(Simulation, f32_arithmetic_takes_f32_time) {
+  RunConfig config = toy_run(2, {.tp = 2}, {.batch = 1, .prompt_tokens = 512, .gen_tokens = 2});
+  const double bf16 = phase(simulate(config, toy_cluster(2)), Phase::prefill).step_ms.median();
+  config.compute_dtype = DType::F32;
+  const SimulatedRun run = simulate(config, toy_cluster(2));
+  EXPECT_GT(phase(run, Phase::prefill).step_ms.median(), 5.0 * bf16);  // a tenth of the peak
+  EXPECT_LE(*phase(run, Phase::prefill).mfu, 1.0);
 }
 
 TEST(Simulation, what_if_changes_one_cost_each) {

@@ -97,7 +97,7 @@ TEST(CollectiveSchedule, IdealAlgorithmsTakeTheBytesTheyAreNamedFor) {
 TEST(CollectiveSchedule, OfferedAlgorithmsAreThoseTheLinksCanDo) {
   using enum CommAlgorithm;
   const auto all_reduce = [](const GroupPlacement& group, const ClusterSpec& cluster) {
-    return algorithms_for(CommOp::all_reduce, group, cluster);
+    return algorithms_for(CommOp::all_reduce, group, cluster, 4096);
   };
   EXPECT_THAT(all_reduce(one_node(1), cluster_of(1, true)), IsEmpty());
   EXPECT_THAT(all_reduce(one_node(8), cluster_of(1, false)), ElementsAre(ring, one_shot, two_shot));
@@ -106,13 +106,17 @@ TEST(CollectiveSchedule, OfferedAlgorithmsAreThoseTheLinksCanDo) {
   EXPECT_THAT(all_reduce(nodes_of(2, 8), cluster_of(2, true)),
               ElementsAre(ring, tree, hierarchical));
   EXPECT_THAT(all_reduce(nodes_of(4, 1), cluster_of(4, true)), ElementsAre(ring, tree));
-  EXPECT_THAT(algorithms_for(CommOp::all_gather, nodes_of(2, 8), cluster_of(2, true)),
+  EXPECT_THAT(algorithms_for(CommOp::all_gather, nodes_of(2, 8), cluster_of(2, true), 4096),
               ElementsAre(ring));
-  EXPECT_THAT(algorithms_for(CommOp::all_to_all, nodes_of(2, 8), cluster_of(2, true)),
+  EXPECT_THAT(algorithms_for(CommOp::all_to_all, nodes_of(2, 8), cluster_of(2, true), 4096),
               ElementsAre(direct));
   ClusterSpec calibrated = cluster_of(1, true);
   calibrated.node.link.timing.of["all_reduce/ring"] = {{.start_s = 5 * us}};
   EXPECT_THAT(all_reduce(one_node(8), calibrated), ElementsAre(ring));
+  // Up to the payload for which a library uses it.
+  calibrated.node.link.timing.of["all_reduce/one-shot"] = {{.most_payload_bytes = 4096}};
+  EXPECT_THAT(all_reduce(one_node(8), calibrated), ElementsAre(ring, one_shot));
+  EXPECT_THAT(algorithms_for(CommOp::all_reduce, one_node(8), calibrated, 4097), ElementsAre(ring));
 }
 
 TEST(CollectiveSchedule, RingChargesStartFillAndCopyOnceAndItsStepInEveryRound) {

@@ -34,12 +34,12 @@ TEST(OpTime, ideal_linear_is_the_roofline) {
 }
 
 TEST(OpTime, whole_tiles_cost_whole_waves) {
-  constexpr int64_t side = 64;  // of the smallest tile
+  constexpr int64_t side = 64;  // of a tile
   DeviceSpec device = ideal();
   device.timing.tile_fill_k = 4096.0;  // so much that splitting K never pays
   device.memory_bytes_per_s = std::numeric_limits<double>::infinity();
-  // One row costs a whole tile; 100 SMs take 100 tiles in the time of one.
-  EXPECT_DOUBLE_EQ(linear_s(device, 1, side, side), linear_s(device, side, side, side));
+  // One row costs the 16 of a whole tile; 100 SMs take 100 tiles in the time of one.
+  EXPECT_DOUBLE_EQ(linear_s(device, 1, 128, side), linear_s(device, 16, 128, side));
   const double full_wave_s = linear_s(device, side, 100 * side, side);
   EXPECT_DOUBLE_EQ(linear_s(device, side, 51 * side, side), full_wave_s);
   EXPECT_GT(linear_s(device, side, 101 * side, side), 1.4 * full_wave_s);
@@ -103,6 +103,7 @@ TEST(OpTime, carried_timing_keeps_fractions_and_cycles) {
   from.timing.source = "a table";
   from.chip.boost_hz = 1e9;
   DeviceSpec to = ideal();
+  to.chip.architecture = "sm_90";
   to.chip.n_sm = 50;
   EXPECT_EQ(carried_timing(from, to).linear, from.timing.linear);  // its clock is not known
   to.chip.boost_hz = 2e9;
@@ -111,7 +112,11 @@ TEST(OpTime, carried_timing_keeps_fractions_and_cycles) {
             (OpTiming{.compute_efficiency = 0.8, .memory_efficiency = 0.7, .start_s = 1.5e-6}));
   EXPECT_EQ(carried.decode_unit_s, 2e-6);
   EXPECT_EQ(carried.tile_fill_k, 256.0);
-  EXPECT_EQ(carried.source, "carried from measured: a table");
+  EXPECT_EQ(carried.source,
+            "carried from measured: a table; carrying adds 8 to 16 % (docs/calibration.md)");
+  to.chip.architecture = "sm_60";  // no tensor cores, no tiles to fill
+  EXPECT_EQ(carried_timing(from, to).tile_fill_k, 0.0);
+  to.chip.architecture = "sm_90";
   to.chip.n_sm = 0;  // not known
   EXPECT_EQ(carried_timing(from, to).tile_fill_k, 0.0);
   EXPECT_EQ(carried_timing(from, to).decode_unit_s, 2e-6 / 100);

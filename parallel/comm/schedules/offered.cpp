@@ -5,12 +5,17 @@
 namespace testbed {
 namespace {
 
-// An ideal link runs anything; a calibrated one what it is calibrated for.
-bool runs(const LinkTiming& timing, CommOp op, CommAlgorithm algorithm) {
-  return timing.of.empty() || timing.of.contains(timing_key(op, algorithm));
+// An ideal link runs anything; a calibrated one what it is calibrated for, up to the payload that
+// its library uses the algorithm for.
+bool runs(const LinkTiming& timing, CommOp op, CommAlgorithm algorithm, int64_t n_bytes) {
+  if (timing.of.empty()) return true;
+  const auto entry = timing.of.find(timing_key(op, algorithm));
+  if (entry == timing.of.end()) return false;
+  const int64_t most = entry->second.back().most_payload_bytes;
+  return most == 0 || n_bytes <= most;
 }
 
-std::vector<CommAlgorithm> within_node(CommOp op, const NodeSpec& node) {
+std::vector<CommAlgorithm> within_node(CommOp op, const NodeSpec& node, int64_t n_bytes) {
   std::vector<CommAlgorithm> candidates;
   if (op == CommOp::all_reduce) {
     candidates = {CommAlgorithm::ring, CommAlgorithm::one_shot, CommAlgorithm::two_shot};
@@ -20,7 +25,8 @@ std::vector<CommAlgorithm> within_node(CommOp op, const NodeSpec& node) {
   } else {
     return {CommAlgorithm::direct};
   }
-  std::erase_if(candidates, [&](CommAlgorithm a) { return !runs(node.link.timing, op, a); });
+  std::erase_if(candidates,
+                [&](CommAlgorithm a) { return !runs(node.link.timing, op, a, n_bytes); });
   return candidates;
 }
 
@@ -28,10 +34,11 @@ std::vector<CommAlgorithm> within_node(CommOp op, const NodeSpec& node) {
 
 std::vector<CommAlgorithm> algorithms_for(CommOp op,
                                           const GroupPlacement& placement,
-                                          const ClusterSpec& cluster) {
+                                          const ClusterSpec& cluster,
+                                          int64_t n_bytes) {
   if (placement.size() == 1) return {};
   const std::vector<std::vector<int>> by_node = ranks_by_node(placement);
-  if (by_node.size() == 1) return within_node(op, cluster.node);
+  if (by_node.size() == 1) return within_node(op, cluster.node, n_bytes);
   if (op == CommOp::all_gather || op == CommOp::reduce_scatter) return {CommAlgorithm::ring};
   if (op != CommOp::all_reduce) return {CommAlgorithm::direct};
   std::vector<CommAlgorithm> algorithms = {CommAlgorithm::ring, CommAlgorithm::tree};

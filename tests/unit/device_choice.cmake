@@ -1,0 +1,1 @@
+testbed_unit_test(device_choice_test testbed_launch)
