@@ -126,10 +126,14 @@ Part part_without_plan(const Coordinates& c, bool pipelined) {
   return pipelined ? Part::bubble : Part::wait;
 }
 
-void sort_by_time(std::vector<Piece>& pieces) {
-  std::sort(pieces.begin(), pieces.end(), [](const Piece& a, const Piece& b) {
-    return a.begin_ns < b.begin_ns;
-  });
+bool earlier(const Piece& a, const Piece& b) { return a.begin_ns < b.begin_ns; }
+
+// The pieces up to `sorted` are in order; those after it were stamped one after the other, so that
+// they mostly are.
+void merge_by_time(std::vector<Piece>& pieces, size_t sorted) {
+  const auto middle = pieces.begin() + static_cast<std::ptrdiff_t>(sorted);
+  if (!std::is_sorted(middle, pieces.end(), earlier)) std::sort(middle, pieces.end(), earlier);
+  std::inplace_merge(pieces.begin(), middle, pieces.end(), earlier);
 }
 
 }  // namespace
@@ -148,7 +152,7 @@ std::vector<Piece> comm_pieces(const RankTimeline& timeline, std::span<const Com
   for (size_t i = 0; i < timeline.comms.size(); ++i) {
     add_comm(pieces, timeline.comms[i].comm, timings[i], static_cast<int32_t>(i));
   }
-  sort_by_time(pieces);
+  merge_by_time(pieces, 0);
   return pieces;
 }
 
@@ -158,15 +162,17 @@ std::vector<Piece> attribute(const RankTimeline& timeline,
                              bool pipelined) {
   check_stamps(timeline);
   std::vector<Piece> pieces = comm_pieces(timeline, timings);
+  const size_t n_comms = pieces.size();
   for (size_t i = 0; i < timeline.ops.size(); ++i) {
     add_op(pieces, timeline.ops[i].op, static_cast<int32_t>(i), roof);
   }
-  sort_by_time(pieces);
+  merge_by_time(pieces, n_comms);
   check_order(timeline, pieces);
+  const size_t n_busy = pieces.size();
   const std::vector<Piece> waits =
       plan_waits(timeline, pieces, part_without_plan(timeline.coordinates, pipelined));
   pieces.insert(pieces.end(), waits.begin(), waits.end());
-  sort_by_time(pieces);
+  merge_by_time(pieces, n_busy);
   return pieces;
 }
 

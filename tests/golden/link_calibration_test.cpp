@@ -172,6 +172,20 @@ TEST(LinkCalibration, CustomAllReduceUpTo4MiB) {
   }
 }
 
+// What a run takes, the fastest of all that is offered: from where custom kernels hand over to NCCL
+// it is NCCL's time.
+TEST(LinkCalibration, TheChosenAlgorithmAbove4MiBIsNccls) {
+  for (const auto& [gpu, cluster] : {std::pair{"h100_sxm", "dgx-h100"}, {"a100_sxm", "dgx-a100"}}) {
+    std::vector<Row> rows = rows_of(gpu, "nccl", "all_reduce", "half");
+    std::erase_if(rows, [](const Row& row) { return row.n_bytes <= 4 << 20; });
+    const std::vector<CommAlgorithm> all{CommAlgorithm::ring,
+                                         CommAlgorithm::nvls,
+                                         CommAlgorithm::one_shot,
+                                         CommAlgorithm::two_shot};
+    expect_each_at_most(6.0, errors_of(rows, read_cluster(cluster), all), gpu);
+  }
+}
+
 double milliseconds(const ClusterSpec& cluster, CommAlgorithm algorithm) {
   CollectiveTimes times(cluster);
   const CollectiveKey key = collective_key(CommOp::all_reduce, int64_t{1} << 30, one_node(8));
