@@ -84,6 +84,8 @@ int run_on_cpu(MpiWorld& world, const RunConfig& config, const RunInputs& inputs
   refuse_idle_cluster_options(config.cluster);
   const std::unique_ptr<ControlChannel> control = world.make_control();
   check_outputs(config.output, *control);
+  std::optional<ClusterSpec> cluster;  // that the run is held against: a mistake in it is told now
+  if (config.cluster.name) cluster = read_cluster(*config.cluster.name);
   std::optional<CpuProcess> process;
   std::optional<std::string> error;
   try {
@@ -98,9 +100,7 @@ int run_on_cpu(MpiWorld& world, const RunConfig& config, const RunInputs& inputs
   const CpuRank rank(world, *process, config, inputs);
   std::optional<RunOutcome> outcome = run_rank(rank.context());
   return on_process_zero(world, [&] {
-    if (config.cluster.name) {
-      add_prediction(outcome->record, config, read_cluster(*config.cluster.name));
-    }
+    if (cluster) add_prediction(outcome->record, config, *cluster);
     write_reports(config.output, *outcome, rank.context().mesh);
     return static_cast<int>(ExitCode::ok);
   });

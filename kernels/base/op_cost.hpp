@@ -14,6 +14,11 @@ struct OpCost {
   int64_t kv_write_bytes = 0;    // keys and values written
   int64_t activation_bytes = 0;  // activations read and written
 
+  // All that it moves to and from memory.
+  int64_t memory_bytes() const {
+    return weight_bytes + kv_bytes + kv_write_bytes + activation_bytes;
+  }
+
   OpCost& operator+=(const OpCost& o) {
     flops += o.flops;
     model_flops += o.model_flops;

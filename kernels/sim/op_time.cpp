@@ -15,11 +15,6 @@ double seconds(double amount, double efficiency, double peak_per_s) {
   return amount / (efficiency * peak_per_s);
 }
 
-double total_bytes(const OpCost& cost) {
-  return static_cast<double>(cost.weight_bytes + cost.kv_bytes + cost.kv_write_bytes +
-                             cost.activation_bytes);
-}
-
 // Output tiles [rows, columns] that tensor-core GEMM libraries choose from (16 rows are the least
 // that a tensor core takes), and in how many parts they split K when the tiles do not fill the SMs.
 struct Tile {
@@ -72,8 +67,9 @@ double linear_s(const DeviceSpec& device,
                 const OpShape& shape,
                 MathType math) {
   const double peak = device.peak_flops.at(math);
-  const double memory =
-      seconds(total_bytes(cost), timing.memory_efficiency, device.memory_bytes_per_s);
+  const double memory = seconds(static_cast<double>(cost.memory_bytes()),
+                                timing.memory_efficiency,
+                                device.memory_bytes_per_s);
   if (device.timing.tile_fill_k <= 0.0 || device.chip.n_sm <= 0)
     return std::max(seconds(static_cast<double>(cost.flops), timing.compute_efficiency, peak),
                     memory);
@@ -101,7 +97,9 @@ double decode_s(const DeviceSpec& device, const OpCost& cost, const OpShape& sha
   const double roofline = std::max(
       seconds(
           static_cast<double>(cost.flops), timing.compute_efficiency, device.peak_flops.at(math)),
-      seconds(total_bytes(cost), timing.memory_efficiency, device.memory_bytes_per_s));
+      seconds(static_cast<double>(cost.memory_bytes()),
+              timing.memory_efficiency,
+              device.memory_bytes_per_s));
   return roofline + device.timing.decode_unit_s * units / n_sm +
          device.timing.decode_split_s * doublings;
 }
@@ -144,7 +142,9 @@ double body_s(const DeviceSpec& device,
   if (kind == OpKind::linear) return linear_s(device, timing, cost, shape, math);
   if (kind == OpKind::attention)
     return decodes(shape) ? decode_s(device, cost, shape, math) : prefill_s(device, cost, math);
-  return seconds(total_bytes(cost), timing.memory_efficiency, device.memory_bytes_per_s);
+  return seconds(static_cast<double>(cost.memory_bytes()),
+                 timing.memory_efficiency,
+                 device.memory_bytes_per_s);
 }
 
 }  // namespace

@@ -343,6 +343,7 @@ void label(RunRecord& record,
   if (what_if != WhatIf::nothing) {
     labels.push_back(fmt::format("what if: {}", what_if_name(what_if)));
   }
+  labels.push_back("token ids are drawn, not computed");
   labels.push_back("kernel times: " + calibration(cluster.device.timing.source));
   if (mesh.world_size() > 1) {
     labels.push_back("link times: " + calibration(cluster.node.link.timing.source));

@@ -165,7 +165,10 @@ std::optional<PipelineRecord> pipeline_of(const Breakdown& breakdown, Phase phas
     add_rank(breakdown, rank, phase, sums[stage]);
   }
   PipelineRecord pipeline;
-  pipeline.flushed = phase != Phase::decode;
+  // A single decode step fills and drains the pipeline like a prefill step.
+  const bool one_step =
+      breakdown.n_steps(0, phase) <= static_cast<int64_t>(breakdown.repeats.size());
+  pipeline.flushed = phase != Phase::decode || one_step;
   const std::vector<int> counts = microbatches_of_steps(breakdown, phase);
   const auto [fewest, most] = std::minmax_element(counts.begin(), counts.end());
   pipeline.effective_microbatches = *most;

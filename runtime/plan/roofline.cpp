@@ -26,12 +26,8 @@ Roof roof_of(const DeviceSpec& device, MathType math) {
   return {.flops_per_s = peak->second, .bytes_per_s = device.memory_bytes_per_s};
 }
 
-int64_t memory_bytes(const OpCost& cost) {
-  return cost.weight_bytes + cost.kv_bytes + cost.kv_write_bytes + cost.activation_bytes;
-}
-
 double intensity(const OpCost& cost) {
-  return static_cast<double>(cost.flops) / static_cast<double>(memory_bytes(cost));
+  return static_cast<double>(cost.flops) / static_cast<double>(cost.memory_bytes());
 }
 
 double gemm_crossing(double ridge, int64_t h, double bytes_per_element) {

@@ -21,8 +21,6 @@ struct Roof {
 // Throws ConfigError if the device has no peak of that math type.
 Roof roof_of(const DeviceSpec& device, MathType math);
 
-// All that an op moves to and from memory: weights, cache read and written, activations.
-int64_t memory_bytes(const OpCost& cost);
 double intensity(const OpCost& cost);  // FLOP per memory byte
 
 // Tokens M at which [M, H] x [H, H] turns compute-bound, from 2 M H^2 FLOPs and p (H^2 + 2 M H)

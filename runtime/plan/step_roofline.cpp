@@ -59,7 +59,7 @@ StepRoofline step_roofline(const ModelConfig& model,
     const Roof& roof = op.kind == OpKind::linear ? matrices : others;
     OpRoofline line{.op = op, .intensity = intensity(op.cost), .ridge = roof.ridge()};
     line.seconds = roof.seconds(static_cast<double>(op.cost.flops),
-                                static_cast<double>(memory_bytes(op.cost)));
+                                static_cast<double>(op.cost.memory_bytes()));
     step.cost += op.cost;
     step.seconds += line.seconds;
     if (line.memory_bound()) step.memory_seconds += line.seconds;

@@ -1,17 +1,14 @@
 #include "runtime/report/json.hpp"
 
-#include <cmath>
 #include <nlohmann/json.hpp>
+
+#include "runtime/report/json_number.hpp"
 
 namespace testbed {
 
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-Json number(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
-
-Json number(const std::optional<double>& value) { return value ? number(*value) : Json(nullptr); }
 
 template <typename T>
 Json or_null(const std::optional<T>& value) {
@@ -27,23 +24,24 @@ Json list(const std::vector<T>& items, ToJson&& to_json_of) {
 
 // The median as the headline, the repeats it came from beside it.
 void add_repeated(Json& json, const std::string& name, const Repeated& figure) {
-  json[name] = figure.empty() ? Json(nullptr) : number(figure.median());
+  json[name] = figure.empty() ? Json(nullptr) : json_number(figure.median());
   if (figure.empty()) {
     json[name + "_repeats"] = nullptr;
     return;
   }
-  json[name + "_repeats"] = {{"values", list(figure.repeats, [](double x) { return number(x); })},
-                             {"min", number(figure.min())},
-                             {"max", number(figure.max())},
-                             {"spread", number(figure.spread())}};
+  json[name + "_repeats"] = {
+      {"values", list(figure.repeats, [](double x) { return json_number(x); })},
+      {"min", json_number(figure.min())},
+      {"max", json_number(figure.max())},
+      {"spread", json_number(figure.spread())}};
 }
 
 Json summary_json(const Summary& s) {
-  return {{"median", number(s.median)},
-          {"p90", number(s.p90)},
-          {"p99", number(s.p99)},
-          {"min", number(s.min)},
-          {"max", number(s.max)},
+  return {{"median", json_number(s.median)},
+          {"p90", json_number(s.p90)},
+          {"p99", json_number(s.p99)},
+          {"min", json_number(s.min)},
+          {"max", json_number(s.max)},
           {"n", s.n}};
 }
 
@@ -62,8 +60,8 @@ Json request_json(const RequestRecord& r) {
           {"generated_tokens", r.generated_tokens},
           {"ids", r.ids},
           {"text", or_null(r.text)},
-          {"ttft_ms", number(r.ttft_ms)},
-          {"tpot_ms", number(r.tpot_ms)}};
+          {"ttft_ms", json_number(r.ttft_ms)},
+          {"tpot_ms", json_number(r.tpot_ms)}};
 }
 
 Json timing_json(const TimingRecord& t) {
@@ -78,21 +76,21 @@ Json timing_json(const TimingRecord& t) {
 }
 
 Json shares_json(const Shares& s) {
-  return {{"weights", number(s.weights)},
-          {"kv", number(s.kv)},
-          {"compute", number(s.compute)},
-          {"interconnect", number(s.interconnect)},
-          {"wait", number(s.wait)},
-          {"bubble", number(s.bubble)},
-          {"overhead", number(s.overhead)}};
+  return {{"weights", json_number(s.weights)},
+          {"kv", json_number(s.kv)},
+          {"compute", json_number(s.compute)},
+          {"interconnect", json_number(s.interconnect)},
+          {"wait", json_number(s.wait)},
+          {"bubble", json_number(s.bubble)},
+          {"overhead", json_number(s.overhead)}};
 }
 
 Json roofline_json(const std::optional<RooflineRecord>& r) {
   if (!r) return nullptr;
-  return {{"intensity_flop_per_byte", number(r->intensity_flop_per_byte)},
-          {"ridge_flop_per_byte", number(r->ridge_flop_per_byte)},
-          {"attainable_flops", number(r->attainable_flops)},
-          {"achieved_flops", number(r->achieved_flops)},
+  return {{"intensity_flop_per_byte", json_number(r->intensity_flop_per_byte)},
+          {"ridge_flop_per_byte", json_number(r->ridge_flop_per_byte)},
+          {"attainable_flops", json_number(r->attainable_flops)},
+          {"achieved_flops", json_number(r->achieved_flops)},
           {"regime", r->regime}};
 }
 
@@ -102,8 +100,8 @@ Json domain_json(const MemoryDomainRecord& d) {
           {"bytes_per_step", d.bytes_per_step},
           {"working_set_bytes", d.working_set_bytes},
           {"cache_resident", d.cache_resident},
-          {"peak_gb_s", number(d.peak_bytes_per_s * 1e-9)},
-          {"mbu", number(d.mbu)}};
+          {"peak_gb_s", json_number(d.peak_bytes_per_s * 1e-9)},
+          {"mbu", json_number(d.mbu)}};
 }
 
 Json device_json(const DevicePhaseRecord& d) {
@@ -118,21 +116,21 @@ Json device_json(const DevicePhaseRecord& d) {
           {"kv_bytes", d.kv_bytes},
           {"kv_write_bytes", d.kv_write_bytes},
           {"flops", d.flops},
-          {"step_ms", number(d.step_ms)},
-          {"weights_ms", number(d.weights_ms)},
-          {"kv_ms", number(d.kv_ms)},
-          {"compute_ms", number(d.compute_ms)},
-          {"wire_ms", number(d.wire_ms)},
-          {"wait_ms", number(d.wait_ms)},
-          {"bubble_ms", number(d.bubble_ms)},
-          {"overhead_ms", number(d.overhead_ms)}};
+          {"step_ms", json_number(d.step_ms)},
+          {"weights_ms", json_number(d.weights_ms)},
+          {"kv_ms", json_number(d.kv_ms)},
+          {"compute_ms", json_number(d.compute_ms)},
+          {"wire_ms", json_number(d.wire_ms)},
+          {"wait_ms", json_number(d.wait_ms)},
+          {"bubble_ms", json_number(d.bubble_ms)},
+          {"overhead_ms", json_number(d.overhead_ms)}};
 }
 
 Json late_json(const LateRank& l) {
   return {{"rank", l.rank},
           {"count", l.count},
-          {"median_us", number(l.median_us)},
-          {"total_us", number(l.total_us)}};
+          {"median_us", json_number(l.median_us)},
+          {"total_us", json_number(l.total_us)}};
 }
 
 Json collective_json(const CollectiveRecord& c) {
@@ -142,22 +140,22 @@ Json collective_json(const CollectiveRecord& c) {
           {"n", c.n},
           {"groups", c.groups},
           {"calls", c.calls},
-          {"per_step", number(c.per_step)},
+          {"per_step", json_number(c.per_step)},
           {"uniform", c.uniform},
           {"payload_bytes", c.payload_bytes},
           {"payload_bytes_per_step", c.payload_bytes_per_step},
           {"wire_bytes_per_device", c.wire_bytes_per_device},
           {"algorithm", c.algorithm},
           {"transport", c.transport},
-          {"wait_us", number(c.wait_us)},
+          {"wait_us", json_number(c.wait_us)},
           {"wire_us",
-           {{"median", number(c.wire_us.median)},
-            {"p90", number(c.wire_us.p90)},
-            {"max", number(c.wire_us.max)}}},
+           {{"median", json_number(c.wire_us.median)},
+            {"p90", json_number(c.wire_us.p90)},
+            {"max", json_number(c.wire_us.max)}}},
           {"wire_is_bound", c.wire_is_bound},
-          {"exposed_us", number(c.exposed_us)},
-          {"algbw_gb_s", number(c.algbw_gb_s)},
-          {"busbw_gb_s", number(c.busbw_gb_s)},
+          {"exposed_us", json_number(c.exposed_us)},
+          {"algbw_gb_s", json_number(c.algbw_gb_s)},
+          {"busbw_gb_s", json_number(c.busbw_gb_s)},
           {"unresolved", c.unresolved},
           {"latest", list(c.latest, late_json)}};
 }
@@ -168,25 +166,25 @@ Json layer_json(const LayerRecord& l) {
           {"kv_bytes", l.kv_bytes},
           {"all_reduce_payload_bytes", l.all_reduce_payload_bytes},
           {"all_reduce_wire_bytes", l.all_reduce_wire_bytes},
-          {"memory_ms", number(l.memory_ms)},
-          {"wire_ms", number(l.wire_ms)},
-          {"wait_ms", number(l.wait_ms)}};
+          {"memory_ms", json_number(l.memory_ms)},
+          {"wire_ms", json_number(l.wire_ms)},
+          {"wait_ms", json_number(l.wait_ms)}};
 }
 
 Json stage_json(const StageRecord& s) {
   return {{"stage", s.stage},
           {"layers", s.layers},
-          {"busy_ms", number(s.busy_ms)},
-          {"transfer_ms", number(s.transfer_ms)},
-          {"idle_ms", number(s.idle_ms)}};
+          {"busy_ms", json_number(s.busy_ms)},
+          {"transfer_ms", json_number(s.transfer_ms)},
+          {"idle_ms", json_number(s.idle_ms)}};
 }
 
 Json pipeline_json(const std::optional<PipelineRecord>& p) {
   if (!p) return nullptr;
   return {{"flushed", p->flushed},
-          {"bubble_measured", number(p->bubble_measured)},
-          {"bubble_formula", number(p->bubble_formula)},
-          {"bubble_from_stages", number(p->bubble_from_stages)},
+          {"bubble_measured", json_number(p->bubble_measured)},
+          {"bubble_formula", json_number(p->bubble_formula)},
+          {"bubble_from_stages", json_number(p->bubble_from_stages)},
           {"effective_microbatches", p->effective_microbatches},
           {"stages", list(p->stages, stage_json)}};
 }
@@ -194,7 +192,7 @@ Json pipeline_json(const std::optional<PipelineRecord>& p) {
 Json predicted_json(const std::optional<PredictedRecord>& p) {
   if (!p) return nullptr;
   return {{"cluster", p->cluster},
-          {"step_ms", number(p->step_ms)},
+          {"step_ms", json_number(p->step_ms)},
           {"shares", shares_json(p->shares)}};
 }
 
@@ -202,14 +200,14 @@ Json phase_json(const PhaseRecord& p) {
   Json json{{"steps", p.steps}};
   add_repeated(json, "step_ms", p.step_ms);
   json["step_ms_summary"] = summary_json(p.step_ms_summary);
-  json["breakdown_step_ms"] = number(p.breakdown_step_ms);
-  json["instrument_overhead"] = number(p.instrument_overhead);
+  json["breakdown_step_ms"] = json_number(p.breakdown_step_ms);
+  json["instrument_overhead"] = json_number(p.instrument_overhead);
   json["bound_by"] = p.bound_by;
   json["shares"] = shares_json(p.shares);
   json["shares_min"] = shares_json(p.shares_min);
   json["shares_max"] = shares_json(p.shares_max);
-  json["mfu"] = number(p.mfu);
-  json["mbu"] = number(p.mbu);
+  json["mfu"] = json_number(p.mfu);
+  json["mbu"] = json_number(p.mbu);
   json["cache_resident"] = p.cache_resident;
   json["flops"] = p.flops;
   json["model_flops"] = p.model_flops;
@@ -249,8 +247,8 @@ Json checks_json(const ChecksRecord& c) {
   return {{"against_one_rank",
            {{"mode", c.against_one_rank.mode},
             {"compared", c.against_one_rank.compared},
-            {"max_abs_diff", number(c.against_one_rank.max_abs_diff)},
-            {"tolerance", number(c.against_one_rank.tolerance)},
+            {"max_abs_diff", json_number(c.against_one_rank.max_abs_diff)},
+            {"tolerance", json_number(c.against_one_rank.tolerance)},
             {"layers", c.against_one_rank.layers},
             {"tp", c.against_one_rank.tp},
             {"pp", c.against_one_rank.pp},
@@ -274,7 +272,7 @@ Json fingerprint_json(const FingerprintRecord& f) {
 Json peak_json(const PeakRecord& p) {
   Json json{{"memory_domain", p.memory_domain}, {"ranks", p.ranks}};
   add_repeated(json, "read_bytes_per_s", p.read_bytes_per_s);
-  json["peak_flops"] = number(p.peak_flops);
+  json["peak_flops"] = json_number(p.peak_flops);
   json["llc_bytes"] = p.llc_bytes;
   return json;
 }
@@ -305,7 +303,7 @@ Json record_json(const RunRecord& record) {
   }
   json["memory"] = list(run.memory, memory_json);
   json["checks"] = checks_json(run.checks);
-  json["instrument_overhead"] = number(record.instrument_overhead);
+  json["instrument_overhead"] = json_number(record.instrument_overhead);
   json["peaks"] = list(record.peaks, peak_json);
   json["clocks"] = list(record.clocks, clock_json);
   json["fingerprint"] = fingerprint_json(run.fingerprint);

@@ -1,16 +1,14 @@
 #include "runtime/report/plan_json.hpp"
 
-#include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "runtime/report/json_number.hpp"
 #include "runtime/report/text.hpp"
 
 namespace testbed {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-Json number(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
 
 template <typename T>
 Json or_null(const std::optional<T>& value) {
@@ -36,23 +34,23 @@ Json cost_json(const OpCost& cost) {
 Json op_json(const plan::OpRoofline& line) {
   Json json{{"op", line.op.name}, {"calls", line.op.calls}};
   json.update(cost_json(line.op.cost));
-  json["intensity_flop_per_byte"] = number(line.intensity);
-  json["ridge_flop_per_byte"] = number(line.ridge);
+  json["intensity_flop_per_byte"] = json_number(line.intensity);
+  json["ridge_flop_per_byte"] = json_number(line.ridge);
   json["regime"] = line.memory_bound() ? "memory" : "compute";
-  json["ms"] = number(line.seconds * 1e3);
+  json["ms"] = json_number(line.seconds * 1e3);
   return json;
 }
 
 Json links_json(const std::optional<plan::StepLinks>& links) {
   if (!links) return nullptr;
   return {{"link", links->link},
-          {"gb_s", number(links->bytes_per_s * 1e-9)},
+          {"gb_s", json_number(links->bytes_per_s * 1e-9)},
           {"crosses_nodes", links->crosses_nodes},
           {"all_reduces", links->all_reduces},
           {"all_reduce_payload_bytes_per_layer", links->all_reduce_bytes_per_layer},
           {"all_reduce_payload_bytes", links->all_reduce_bytes},
           {"ring_wire_bytes_per_device", links->wire_bytes},
-          {"line_rate_ms", number(links->seconds * 1e3)},
+          {"line_rate_ms", json_number(links->seconds * 1e3)},
           {"pipeline_bytes", links->pipeline_bytes}};
 }
 
@@ -61,9 +59,9 @@ Json step_json(const plan::StepPlanned& step) {
   Json json{{"batch", r.shape.batch}, {"tokens", r.shape.n_tokens()}};
   json["all_devices"] = cost_json(step.all_devices);
   json["one_device_of_each_stage"] = cost_json(r.cost);
-  json["intensity_flop_per_byte"] = number(r.intensity);
-  json["ms"] = number(r.seconds * 1e3);
-  json["memory_bound_ms"] = number(r.memory_seconds * 1e3);
+  json["intensity_flop_per_byte"] = json_number(r.intensity);
+  json["ms"] = json_number(r.seconds * 1e3);
+  json["memory_bound_ms"] = json_number(r.memory_seconds * 1e3);
   json["ops"] = list(r.ops, op_json);
   json["links"] = links_json(step.links);
   return json;
@@ -94,8 +92,8 @@ Json fits_json(const plan::PlanReport& report) {
 // null as a batch: never; null as a context: at every context.
 Json limit_json(const plan::BatchLimit& limit) {
   return {{"kv_cache", limit.change},
-          {"kv_bytes_per_sequence", number(limit.kv_bytes_per_sequence)},
-          {"intensity_limit_flop_per_byte", number(limit.intensity_limit)},
+          {"kv_bytes_per_sequence", json_number(limit.kv_bytes_per_sequence)},
+          {"intensity_limit_flop_per_byte", json_number(limit.intensity_limit)},
           {"batch", or_null(limit.batch)},
           {"up_to_context", or_null(limit.context_limit)}};
 }
@@ -103,9 +101,9 @@ Json limit_json(const plan::BatchLimit& limit) {
 Json lever_json(const plan::Lever& lever) {
   return {{"lever", lever.lever},
           {"change", lever.change},
-          {"step_ms", number(lever.step_seconds * 1e3)},
-          {"tokens_per_s", number(lever.tokens_per_s)},
-          {"gain", number(lever.gain)}};
+          {"step_ms", json_number(lever.step_seconds * 1e3)},
+          {"tokens_per_s", json_number(lever.tokens_per_s)},
+          {"gain", json_number(lever.gain)}};
 }
 
 Json training_json(const plan::TrainingPlan& t) {
@@ -117,8 +115,8 @@ Json training_json(const plan::TrainingPlan& t) {
           {"devices", t.n_devices},
           {"zero", list(t.zero, [](const plan::ZeroStage& stage) {
              return Json{{"stage", stage.stage},
-                         {"bytes_per_device", number(stage.bytes_per_device)},
-                         {"saving", number(stage.saving)},
+                         {"bytes_per_device", json_number(stage.bytes_per_device)},
+                         {"saving", json_number(stage.saving)},
                          {"elements_sent_per_parameter", stage.traffic_per_parameter}};
            })}};
 }
@@ -126,7 +124,7 @@ Json training_json(const plan::TrainingPlan& t) {
 Json bubble_json(const plan::Bubble& bubble) {
   return {{"microbatches", bubble.n_microbatches},
           {"flushed", or_null(bubble.flushed)},
-          {"steady", number(bubble.steady)}};
+          {"steady", json_number(bubble.steady)}};
 }
 
 Json inputs_json(const plan::PlanReport& report) {
@@ -153,11 +151,11 @@ Json inputs_json(const plan::PlanReport& report) {
 
 std::string plan_json(const plan::PlanReport& report) {
   Json json = inputs_json(report);
-  json["ridge_flop_per_byte"] = number(report.ridge);
+  json["ridge_flop_per_byte"] = json_number(report.ridge);
   json["decode"] = step_json(report.decode);
   json["prefill"] = step_json(report.prefill);
   json["fits"] = fits_json(report);
-  json["batch_limit"] = {{"weights_alone", number(report.batch_limit_weights)},
+  json["batch_limit"] = {{"weights_alone", json_number(report.batch_limit_weights)},
                          {"with_kv_cache", list(report.batch_limits, limit_json)}};
   json["levers"] = list(report.levers, lever_json);
   json["training"] = training_json(report.training);

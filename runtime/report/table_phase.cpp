@@ -28,11 +28,12 @@ void add_shares(Lines& out, const PhaseRecord& phase) {
   add_share(out, "overhead", s.overhead);
 }
 
-// Same bytes, and each part within 2 % of the step: one line stands for both.
+// The same bytes as printed, and each part within 2 % of the step: one line stands for both.
 bool alike(const DevicePhaseRecord& a, const DevicePhaseRecord& b) {
   const double limit_ms = 0.02 * std::max(a.step_ms, b.step_ms);
   const auto near = [&](double x, double y) { return std::abs(x - y) <= limit_ms; };
-  return a.pp == b.pp && a.weight_bytes == b.weight_bytes && a.kv_bytes == b.kv_bytes &&
+  return a.pp == b.pp && human_bytes(a.weight_bytes) == human_bytes(b.weight_bytes) &&
+         human_bytes(a.kv_bytes) == human_bytes(b.kv_bytes) &&
          near(a.weights_ms + a.kv_ms, b.weights_ms + b.kv_ms) && near(a.compute_ms, b.compute_ms) &&
          near(a.wire_ms, b.wire_ms) && near(a.wait_ms, b.wait_ms) &&
          near(a.bubble_ms, b.bubble_ms) && near(a.overhead_ms, b.overhead_ms);

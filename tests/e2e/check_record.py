@@ -67,7 +67,7 @@ RECORD = {
     "checks": {"against_one_rank": {"mode": STR, "compared": INT, "max_abs_diff": OPT(NUM), "tolerance": OPT(NUM), "layers": INT, "tp": INT, "pp": INT, "virtual_stages": INT,
                 "first_difference": OPT(STR)},
                "replicas_bitwise_equal": OPT(BOOL)},
-    "instrument_overhead": NUM,
+    "instrument_overhead": OPT(NUM),
     "fingerprint": {"hosts": [STR], "devices": [STR], "driver": OPT(STR), "libraries": MAP, "binding": [STR],
                     "environment": MAP, "config_hash": STR, "version": STR}}
 
@@ -128,6 +128,8 @@ def check_phase(phase, record, where):
     candidates = {"memory": memory, **{name: phase["shares"][name] for name in PARTS[2:]}}
     if candidates.get(phase["bound_by"], -1.0) < max(candidates.values()) - 1e-9:
         raise Wrong(f"{where}.bound_by is {phase['bound_by']} of {candidates}")
+    if (phase["instrument_overhead"] is None) != record["simulated"]:
+        raise Wrong(f"{where}.instrument_overhead is {phase['instrument_overhead']}: stamps cost nothing only on virtual time")
     if phase["mfu"] > 1.0:
         raise Wrong(f"{where}.mfu is {phase['mfu']}")
     devices = phase["per_device"]
