@@ -1,2 +1,3 @@
 testbed_golden_test(network_test testbed_comm_sim)
 testbed_golden_test(simulate_test testbed_commands)
+testbed_golden_test(probe_model_test testbed_probe testbed_op_time)
