@@ -1,5 +1,6 @@
 // A run on a cluster that is not at hand: the same run_rank, one SimGrid actor per device, on
-// virtual time, in this process and thread.
+// virtual time, in this process and thread. sim_rank.hpp: what a rank is given; sim_machine.hpp:
+// what it runs on; sim_fit.hpp: whether it fits; sim_labels.hpp: what the record says of it.
 #pragma once
 
 #include <vector>

@@ -1,0 +1,74 @@
+#include "runtime/commands/sim_rank.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace testbed {
+namespace {
+
+int index_in(const SimGroup& group, int rank) {
+  const std::vector<int>& ranks = group.info.world_ranks;
+  return static_cast<int>(std::find(ranks.begin(), ranks.end(), rank) - ranks.begin());
+}
+
+std::string host_name(const SimNetwork& network, int rank) {
+  return "node" + std::to_string(network.node_of(rank));
+}
+
+MachineInfo machine_of(const SimJob& job, int rank) {
+  const NodeSpec& node = job.network.cluster().node;
+  const DeviceSpec& device = job.network.cluster().device;
+  const bool shared = node.shared_memory_bytes_per_s > 0.0;
+  const std::string host = host_name(job.network, rank);
+  // As a read loop of all ranks at once finds it.
+  double bytes_per_s = device.memory_bytes_per_s;
+  if (shared) {
+    bytes_per_s =
+        std::min(bytes_per_s,
+                 node.shared_memory_bytes_per_s / std::min(job.mesh.world_size(), node.n_devices));
+  }
+  return {.host = host,
+          .memory_domain = shared ? host : fmt::format("device{}", rank),
+          .binding = fmt::format("device {}", rank % node.n_devices),
+          .peak_flops = device.peak_flops.at(math_of(device, job.config.compute_dtype)),
+          .read_bandwidth_sample = [bytes_per_s] { return bytes_per_s; }};
+}
+
+}  // namespace
+
+SimRank::SimRank(
+    const SimJob& job, int rank, SimGroup& tp, SimGroup& pp, const MemoryRecord& planned)
+    : control_(job.hub, rank, host_name(job.network, rank), clock_),
+      tp_(job.network, tp, index_in(tp, rank), clock_, 0),
+      pp_(job.network, pp, index_in(pp, rank), clock_, 1),
+      pp_tokens_(job.network, pp, index_in(pp, rank), clock_, 2),
+      device_(job.network.cluster().device,
+              clock_,
+              job.config.compute_dtype,
+              job.config.sampling.seed ^ static_cast<uint64_t>(rank)),
+      context_{.config = job.config,
+               .inputs = job.inputs,
+               .mesh = job.mesh,
+               .rank = rank,
+               .device = device_,
+               .make_device = {},
+               .groups = {tp_, pp_, pp_tokens_},
+               .control = control_,
+               .machine = machine_of(job, rank),
+               .planned = planned,
+               .clock_estimate = [] { return ClockEstimate{}; },
+               .transports = job.transports,
+               .virtual_time = true} {
+  for (const DelayInjection& delay : job.config.inject) {
+    if (delay.rank == rank) tp_.set_before_all_reduce(delay_of(delay));
+  }
+}
+
+std::function<void()> SimRank::delay_of(const DelayInjection& delay) {
+  return [this, delay, n_calls = int64_t{0}]() mutable {
+    if (++n_calls % delay.every == 0) clock_.add(static_cast<double>(delay.delay_us) * 1e-6);
+  };
+}
+
+}  // namespace testbed
