@@ -3,7 +3,7 @@ add_library(testbed_options INTERFACE)
 target_include_directories(testbed_options INTERFACE ${PROJECT_SOURCE_DIR})
 target_compile_options(testbed_options INTERFACE -Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror
                        -Wno-missing-field-initializers # designated initializers name what differs from the defaults
-                       -Wno-restrict) # g++ 12 warns of "x" + string in its own headers (its bug 105651)
+                       $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>) # g++ 12 warns of "x" + string in its own headers (its bug 105651)
 
 set(TESTBED_SANITIZE "" CACHE STRING "Sanitizers for every target, as for -fsanitize= (presets asan, tsan)")
 if(TESTBED_SANITIZE)

@@ -130,7 +130,6 @@ class Scheduler {
         algorithm_(algorithm),
         group_(group),
         n_elements_(group.n_bytes / element_bytes),
-        element_bytes_(element_bytes),
         rounds_(group, element_bytes) {
     sent_bytes_ = static_cast<double>(
         wire_bytes(op, algorithm, group.n_bytes, element_bytes, 0, group.placement));
@@ -248,7 +247,6 @@ class Scheduler {
   CommAlgorithm algorithm_;
   const Group& group_;
   int64_t n_elements_;
-  int64_t element_bytes_;
   Rounds rounds_;
   double sent_bytes_ = 0.0;
   Pace within_;
