@@ -54,10 +54,14 @@ MemoryDomainRecord domain_of(const AnalysisInput& input,
   return domain;
 }
 
-void add_mfu(PhaseRecord& phase, double seconds, double peak_flops) {
+void add_mfu(PhaseRecord& phase, double seconds, double peak_flops, bool oversubscribed) {
   const double achieved = static_cast<double>(phase.model_flops_total) / seconds;
   phase.mfu = achieved / peak_flops;
   if (*phase.mfu <= 1.0) return;
+  if (oversubscribed) {  // replicas that ran one after the other count as if at once
+    phase.mfu.reset();
+    return;
+  }
   throw Error(ExitCode::runtime_failure,
               fmt::format("MFU above 100 %: {} makes {:.4g} model FLOP/s on devices whose dense "
                           "peak was measured as {:.4g} FLOP/s: the peak was under-measured",
@@ -126,7 +130,7 @@ void add_efficiency(const AnalysisInput& input, PhaseRecord& phase, RunRecord& r
     bytes_per_s += peak.read_bytes_per_s.median();
   }
   if (seconds <= 0.0) return;
-  add_mfu(phase, seconds, peak_flops);
+  add_mfu(phase, seconds, peak_flops, is_oversubscribed(input.run));
   add_roofline(phase, seconds, peak_flops, bytes_per_s);
   if (phase.cache_resident) return;
   phase.mbu = static_cast<double>(phase.weight_bytes_total + phase.kv_bytes_total) /

@@ -4,6 +4,7 @@
 // they say; per step means the mean over the steps of a phase.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -190,7 +191,7 @@ struct PhaseRecord {
   Shares shares;
   Shares shares_min;  // over the breakdown repeats
   Shares shares_max;
-  std::optional<double> mfu;
+  std::optional<double> mfu;  // null if ranks took turns on cores and it came out above 1
   std::optional<double> mbu;
   bool cache_resident = false;
   // Per step, all devices: the sum of per_device.
@@ -285,6 +286,13 @@ struct RunDescription {
   FingerprintRecord fingerprint = {};
   std::map<std::string, std::string> options = {};  // as resolved: "warmup" -> "2"
 };
+
+// More ranks than cores: they take turns, so their times cannot be added up.
+inline bool is_oversubscribed(const RunDescription& run) {
+  return std::any_of(run.labels.begin(), run.labels.end(), [](const std::string& label) {
+    return label.starts_with("oversubscribed");
+  });
+}
 
 struct RunRecord {
   static constexpr const char* schema = "testbed-record-1";

@@ -106,11 +106,7 @@ std::string wall_sentence(const RunRecord& record) {
   if (phase->bound_by != "wait" && phase->shares.wait > 0.1) {
     sentence += fmt::format(" Ranks wait{}.", late_rank(*phase));
   }
-  const bool oversubscribed =
-      std::any_of(record.run.labels.begin(), record.run.labels.end(), [](const std::string& label) {
-        return label.rfind("oversubscribed", 0) == 0;
-      });
-  if (oversubscribed) {
+  if (is_oversubscribed(record.run)) {
     sentence +=
         " With more ranks than cores, wire, wait and bubble measure the operating system: they say "
         "nothing of the interconnect.";

@@ -48,7 +48,7 @@ LAYER = {**{name: INT for name in ("layer", "weight_bytes", "kv_bytes", "all_red
 PIPELINE = {"flushed": BOOL, "bubble_measured": NUM, "bubble_formula": OPT(NUM), "bubble_from_stages": OPT(NUM),
             "stages": [{"stage": INT, "layers": [INT], "busy_ms": NUM, "transfer_ms": NUM, "idle_ms": NUM}]}
 PHASE = {
-    "steps": INT, "step_ms": NUM, "bound_by": STR, "shares": SHARES, "mfu": NUM, "mbu": OPT(NUM), "flops": INT,
+    "steps": INT, "step_ms": NUM, "bound_by": STR, "shares": SHARES, "mfu": OPT(NUM), "mbu": OPT(NUM), "flops": INT,
     "weight_bytes": INT, "kv_bytes": INT,
     "roofline": {"intensity_flop_per_byte": NUM, "ridge_flop_per_byte": NUM, "attainable_flops": NUM,
                  "achieved_flops": NUM, "regime": STR},
@@ -130,7 +130,9 @@ def check_phase(phase, record, where):
         raise Wrong(f"{where}.bound_by is {phase['bound_by']} of {candidates}")
     if (phase["instrument_overhead"] is None) != record["simulated"]:
         raise Wrong(f"{where}.instrument_overhead is {phase['instrument_overhead']}: stamps cost nothing only on virtual time")
-    if phase["mfu"] > 1.0:
+    if phase["mfu"] is None and not any(label.startswith("oversubscribed") for label in record["labels"]):
+        raise Wrong(f"{where}.mfu is null on ranks that each have their cores")
+    if (phase["mfu"] or 0.0) > 1.0:
         raise Wrong(f"{where}.mfu is {phase['mfu']}")
     devices = phase["per_device"]
     if [device["rank"] for device in devices] != list(range(record["world_size"])):

@@ -476,6 +476,14 @@ TEST(Analysis, D27_an_mfu_above_100_percent_is_an_error) {
       Error);
 }
 
+// Replicas on too few cores take turns: the longest one's time is not the time of all.
+TEST(Analysis, D27_an_mfu_above_100_percent_of_ranks_that_take_turns_is_null) {
+  AnalysisInput input = late_rank_input();
+  for (RankTimeline& t : input.timelines) t.ops[0].op.cost.model_flops = 9000000;
+  input.run.labels = {"oversubscribed: 8 ranks x 1 threads on 2 cores"};
+  EXPECT_FALSE(analyse(input).phases.front().mfu.has_value());
+}
+
 TEST(Analysis, efficiency_is_against_the_timed_step) {
   AnalysisInput input = late_rank_input();
   input.peaks[0].read_bytes_per_s = {0.5e9, 1e9, 4e9};
