@@ -47,10 +47,7 @@ class SimDevice final : public Device {
 
  private:
   bool charges() const override { return true; }
-  void do_charge(OpKind kind,
-                 const OpCost& cost,
-                 const OpShape& shape,
-                 DType operands) override;
+  void do_charge(OpKind kind, const OpCost& cost, const OpShape& shape, DType operands) override;
   // Random values: every row's largest logit is somewhere else, on some rank.
   void do_row_max(TensorView logits, std::span<RowMax> out) override;
 

@@ -17,8 +17,7 @@ using MakeVirtualTime = VirtualTime* (*)(const ClusterSpec*);
 void* open_plugin() {
   constexpr const char* name = "libtestbed_sim.so";
   std::error_code ignored;
-  const auto beside =
-      std::filesystem::read_symlink("/proc/self/exe", ignored).parent_path() / name;
+  const auto beside = std::filesystem::read_symlink("/proc/self/exe", ignored).parent_path() / name;
   const std::filesystem::path places[] = {beside, std::filesystem::path(TESTBED_PLUGIN_DIR) / name};
   std::string why;
   for (const std::filesystem::path& place : places) {
@@ -44,8 +43,7 @@ double occupied_bytes(const ClusterSpec& cluster,
                       bool same_node,
                       int64_t n_bytes,
                       double rate_bytes_per_s) {
-  const double line =
-      same_node ? cluster.node.link.bytes_per_s : cluster.fabric->nic.bytes_per_s;
+  const double line = same_node ? cluster.node.link.bytes_per_s : cluster.fabric->nic.bytes_per_s;
   const auto bytes = static_cast<double>(n_bytes);
   return rate_bytes_per_s <= 0.0 || rate_bytes_per_s >= line ? bytes
                                                              : bytes * line / rate_bytes_per_s;

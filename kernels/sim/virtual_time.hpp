@@ -22,8 +22,8 @@ class VirtualTime {
   virtual ~VirtualTime() = default;
 
   // Runs the actors to their ends, all starting at the clock as it stands. Nothing may escape an
-  // actor but what VirtualTime itself throws through it to end it. Returns the indices of those that
-  // cannot go on: each waits for something that will not come.
+  // actor but what VirtualTime itself throws through it to end it. Returns the indices of those
+  // that cannot go on: each waits for something that will not come.
   virtual std::vector<size_t> run(const std::vector<std::function<void()>>& actors) = 0;
 
   // The rest is for use within actors. Times are seconds from the start of run().

@@ -100,10 +100,7 @@ class Pending {
     virtual void wait() = 0;  // throws CommError on the deadline, naming the peer
   };
   Pending() = default;
-  Pending(std::unique_ptr<Work> work,
-          CommSink* sink,
-          const Clock& clock,
-          const CommRecord& record);
+  Pending(std::unique_ptr<Work> work, CommSink* sink, const Clock& clock, const CommRecord& record);
   Pending(Pending&&) noexcept = default;
   // Waits for what it held: may throw.
   Pending& operator=(Pending&&);  // NOLINT(performance-noexcept-move-constructor)

@@ -53,8 +53,7 @@ std::vector<CollectiveKey> expected_collectives(const RunConfig& config,
     }
     for (const int64_t n : sizes.sampled) {
       if (n == 0) continue;
-      keys.insert(
-          collective_key(CommOp::all_gather, n * mesh.tp * sampled_row_bytes, placement));
+      keys.insert(collective_key(CommOp::all_gather, n * mesh.tp * sampled_row_bytes, placement));
     }
   }
   return {keys.begin(), keys.end()};

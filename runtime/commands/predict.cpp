@@ -19,8 +19,7 @@ void add_prediction(RunRecord& measured, const RunConfig& config, const ClusterS
   for (PhaseRecord& phase : measured.phases) {
     const PhaseRecord* const predicted = simulated.phase(phase.phase);
     if (predicted == nullptr || predicted->step_ms.empty()) continue;
-    phase.predicted =
-        PredictedRecord{cluster.name, predicted->step_ms.median(), predicted->shares};
+    phase.predicted = PredictedRecord{cluster.name, predicted->step_ms.median(), predicted->shares};
   }
 }
 

@@ -58,8 +58,8 @@ MemoryRecord planned_memory(const RunConfig& config,
   const HeadShard heads = heads_of_rank(model, position);
   const std::vector<int64_t> blocks = blocks_for(requests, scheduler);
   MemoryRecord mine{.rank = rank};
-  mine.weights_bytes = planned_weights_bytes(
-      *inputs.source, model, position, resident_weights(config), compute);
+  mine.weights_bytes =
+      planned_weights_bytes(*inputs.source, model, position, resident_weights(config), compute);
   const int64_t layer_token = 2 * dtype_bytes(compute, heads.kv_heads.size() * model.head_dim);
   for (const int64_t layer : layers_of_rank(model, position)) {
     mine.kv_bytes_per_token += layer_token;

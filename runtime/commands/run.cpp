@@ -39,8 +39,7 @@ void write_reports(const OutputConfig& output, const RunOutcome& outcome, const 
   if (output.json) write_file(*output.json, to_json(outcome.record));
   if (output.csv) write_file(*output.csv, to_csv(outcome.record));
   if (output.trace) {
-    write_file(*output.trace,
-               chrome_trace(outcome.timelines, mesh, outcome.record.run.simulated));
+    write_file(*output.trace, chrome_trace(outcome.timelines, mesh, outcome.record.run.simulated));
   }
   if (!output.quiet) fmt::print(terminal(output), "{}", to_table(outcome.record));
 }

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-
 #include "kernels/base/errors.hpp"
 #include "runtime/commands/rank_plan.hpp"
 #include "runtime/config/presets.hpp"
@@ -16,9 +15,8 @@ void open_model(const RunConfig& run, RunInputs& inputs) {
   inputs.model = read_model_config(location);
   if (run.layers) inputs.model = truncated_to(inputs.model, *run.layers);
   const bool random = run.weights ? *run.weights == "random" : location.kind == ModelKind::preset;
-  inputs.source = random
-                      ? make_random_weights(inputs.model, run.sampling.seed)
-                      : open_weights(run.weights.value_or(location.path.string()), inputs.model);
+  inputs.source = random ? make_random_weights(inputs.model, run.sampling.seed)
+                         : open_weights(run.weights.value_or(location.path.string()), inputs.model);
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// RunInputs: what a run reads before it starts: the model, where its weights are, the requests. Read
-// once per process and shared by its ranks.
+// RunInputs: what a run reads before it starts: the model, where its weights are, the requests.
+// Read once per process and shared by its ranks.
 #pragma once
 
 #include <memory>
@@ -18,8 +18,8 @@ struct RunInputs {
   Workload workload;
 };
 
-// All processes call it; a process that sees other files than rank 0 is named. Throws ConfigError or
-// WeightsError for a user's mistake, an illegal split among them, on every process.
+// All processes call it; a process that sees other files than rank 0 is named. Throws ConfigError
+// or WeightsError for a user's mistake, an illegal split among them, on every process.
 RunInputs open_inputs(const RunConfig& config, const Mesh& mesh, ControlChannel& control);
 
 }  // namespace testbed

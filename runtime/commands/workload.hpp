@@ -20,9 +20,9 @@ struct Workload {
   std::unique_ptr<Tokenizer> tokenizer;  // process 0, if the model has one
 };
 
-// All processes call it. Throws ConfigError on every process: an empty prompt, ids outside the vocabulary,
-// more positions than the model has (D20), text for a model without a tokenizer, fewer requests
-// than replicas.
+// All processes call it. Throws ConfigError on every process: an empty prompt, ids outside the
+// vocabulary, more positions than the model has (D20), text for a model without a tokenizer, fewer
+// requests than replicas.
 Workload make_workload(const RunConfig& config,
                        const ModelConfig& model,
                        const Mesh& mesh,

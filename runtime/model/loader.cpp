@@ -54,8 +54,7 @@ class ShardReader {
     if (device_ == nullptr) return {};
     Tensor out = device_->allocate(DType::F32, {n});
     if (!device_->holds_data()) return out;
-    const TensorView rows =
-        out.view().reshaped({static_cast<int64_t>(names.size()), range.size()});
+    const TensorView rows = out.view().reshaped({static_cast<int64_t>(names.size()), range.size()});
     for (size_t i = 0; i < names.size(); ++i) {
       source_.read(names[i], {0, 1}, range, rows.rows(static_cast<int64_t>(i), 1));
     }

@@ -56,7 +56,8 @@ class TraceWriter {
   void start_rank() { std::fill(std::begin(track_end_ns_), std::end(track_end_ns_), INT64_MIN); }
   std::string finish(bool simulated) && {
     return fmt::format(
-        "{{\"displayTimeUnit\":\"ns\",\"otherData\":{{\"simulated\":{}}},\"traceEvents\":[{}\n]}}\n",
+        "{{\"displayTimeUnit\":\"ns\",\"otherData\":{{\"simulated\":{}}},\"traceEvents\":[{}\n]}}"
+        "\n",
         simulated,
         text_);
   }

@@ -14,8 +14,6 @@ namespace testbed {
 // events: waiting for the last rank ("… wait", on the pp axis "… bubble") and the transfer. Throws
 // Error if two events of a track overlap, or if timelines do not match. otherData.simulated says
 // whether the stamps are of a virtual clock.
-std::string chrome_trace(std::span<const RankTimeline> timelines,
-                         const Mesh& mesh,
-                         bool simulated);
+std::string chrome_trace(std::span<const RankTimeline> timelines, const Mesh& mesh, bool simulated);
 
 }  // namespace testbed

@@ -48,10 +48,7 @@ class StepStamps {
 class TimingLog {
  public:
   TimingLog(const Clock& clock, const Replica& replica, const std::vector<Request>& requests)
-      : clock_(clock),
-        dp_(replica.dp),
-        begin_ns_(clock_.now_ns()),
-        step_begin_ns_(begin_ns_) {
+      : clock_(clock), dp_(replica.dp), begin_ns_(clock_.now_ns()), step_begin_ns_(begin_ns_) {
     for (const Request& request : requests) {
       timing_.requests.push_back({.request = request.index, .arrival_ns = begin_ns_});
     }

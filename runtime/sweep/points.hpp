@@ -15,10 +15,9 @@ namespace testbed {
 // Every combination of the lists: clusters outermost, then workloads, pp and dp; tp innermost.
 std::vector<SweepPoint> sweep_points(const SweepConfig& config);
 
-// --best: for every cluster and workload all legal splits of all devices of the cluster, or of a part of which the
-// cluster holds a whole number.
-// n_devices: by cluster, in the order of config.clusters. A replica without a request would only
-// idle, so dp is at most the batch.
+// --best: for every cluster and workload all legal splits of all devices of the cluster, or of a
+// part of which the cluster holds a whole number. n_devices: by cluster, in the order of
+// config.clusters. A replica without a request would only idle, so dp is at most the batch.
 std::vector<SweepPoint> all_splits(const SweepConfig& config,
                                    const ModelConfig& model,
                                    const std::vector<int>& n_devices);

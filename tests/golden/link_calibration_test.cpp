@@ -178,10 +178,8 @@ TEST(LinkCalibration, TheChosenAlgorithmAbove4MiBIsNccls) {
   for (const auto& [gpu, cluster] : {std::pair{"h100_sxm", "dgx-h100"}, {"a100_sxm", "dgx-a100"}}) {
     std::vector<Row> rows = rows_of(gpu, "nccl", "all_reduce", "half");
     std::erase_if(rows, [](const Row& row) { return row.n_bytes <= 4 << 20; });
-    const std::vector<CommAlgorithm> all{CommAlgorithm::ring,
-                                         CommAlgorithm::nvls,
-                                         CommAlgorithm::one_shot,
-                                         CommAlgorithm::two_shot};
+    const std::vector<CommAlgorithm> all{
+        CommAlgorithm::ring, CommAlgorithm::nvls, CommAlgorithm::one_shot, CommAlgorithm::two_shot};
     expect_each_at_most(6.0, errors_of(rows, read_cluster(cluster), all), gpu);
   }
 }
