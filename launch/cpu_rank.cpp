@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdio>
 
 #include "kernels/base/errors.hpp"
 #include "kernels/cpu/probes.hpp"
@@ -100,6 +101,23 @@ double CpuProcess::read_bandwidth_sample() {
     std::fill_n(read_buffer_.as<float>(), read_buffer_.n_elements(), 1.0F);
   }
   return cpu::read_bandwidth(read_buffer_, seconds, *pool_, isa_);
+}
+
+std::unique_ptr<CpuProcess> start_cpu_process(const MpiWorld& world,
+                                              ControlChannel& control,
+                                              std::optional<int> threads) {
+  std::unique_ptr<CpuProcess> process;
+  std::optional<std::string> error;
+  try {
+    process = std::make_unique<CpuProcess>(world, threads);
+  } catch (const Error& e) {
+    error = e.what();
+  }
+  control.agree_on_mistake(error);
+  if (world.rank() == 0 && !process->warning().empty()) {
+    fmt::print(stderr, "testbed: warning: {}\n", process->warning());
+  }
+  return process;
 }
 
 CpuRank::CpuRank(MpiWorld& world,

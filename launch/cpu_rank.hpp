@@ -39,6 +39,12 @@ class CpuProcess {
   Tensor read_buffer_;
 };
 
+// All processes call it: a mistake of one (the instruction set, the threads) is told to all. Says
+// on rank 0 what is doubtful.
+std::unique_ptr<CpuProcess> start_cpu_process(const MpiWorld& world,
+                                              ControlChannel& control,
+                                              std::optional<int> threads);
+
 // What a rank would hold on this host, and what the host has.
 MemoryRecord cpu_memory(const RunConfig& config,
                         const RunInputs& inputs,

@@ -86,17 +86,7 @@ int run_on_cpu(MpiWorld& world, const RunConfig& config, const RunInputs& inputs
   check_outputs(config.output, *control);
   std::optional<ClusterSpec> cluster;  // that the run is held against: a mistake in it is told now
   if (config.cluster.name) cluster = read_cluster(*config.cluster.name);
-  std::optional<CpuProcess> process;
-  std::optional<std::string> error;
-  try {
-    process.emplace(world, config.threads);
-  } catch (const Error& e) {
-    error = e.what();
-  }
-  control->agree_on_mistake(error);
-  if (world.rank() == 0 && !process->warning().empty()) {
-    fmt::print(stderr, "testbed: warning: {}\n", process->warning());
-  }
+  const std::unique_ptr<CpuProcess> process = start_cpu_process(world, *control, config.threads);
   const CpuRank rank(world, *process, config, inputs);
   std::optional<RunOutcome> outcome = run_rank(rank.context());
   return on_process_zero(world, [&] {

@@ -45,18 +45,19 @@ class ProbeGroups {
 }  // namespace
 
 int probe_on_cpu(MpiWorld& world, const ProbeConfig& config) {
-  CpuProcess process(world, config.threads);
-  world.set_waiting({.deadline_s = config.timeout_s, .may_spin = process.may_spin()});
+  const std::unique_ptr<CpuProcess> process =
+      start_cpu_process(world, *world.make_control(), config.threads);
+  world.set_waiting({.deadline_s = config.timeout_s, .may_spin = process->may_spin()});
   const std::unique_ptr<ControlChannel> control = world.make_control();
   ProbeGroups groups(world);
-  CpuDevice device(process.pool(), process.isa(), config.compute_dtype);
+  CpuDevice device(process->pool(), process->isa(), config.compute_dtype);
   run_probe({.config = config,
              .device = device,
              .control = *control,
              .groups = groups.groups(),
-             .peak_flops = process.peak_flops(config.compute_dtype),
-             .f32_peak_flops = process.peak_flops(DType::F32),
-             .read_bandwidth_sample = [&process] { return process.read_bandwidth_sample(); }});
+             .peak_flops = process->peak_flops(config.compute_dtype),
+             .f32_peak_flops = process->peak_flops(DType::F32),
+             .read_bandwidth_sample = [&process] { return process->read_bandwidth_sample(); }});
   return static_cast<int>(ExitCode::ok);
 }
 

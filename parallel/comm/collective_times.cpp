@@ -120,13 +120,12 @@ void CollectiveTimes::compute(const std::vector<CollectiveKey>& keys) {
   if (error) std::rethrow_exception(error);
   CHECK(left.empty());
   for (const Case& each : cases) {
-    times_[*each.key].push_back({each.schedule.algorithm, each.seconds});
-  }
-  for (const Case& each : cases) {
     std::vector<TimedAlgorithm>& of_key = times_[*each.key];
-    std::stable_sort(of_key.begin(), of_key.end(), [](const auto& a, const auto& b) {
-      return a.seconds < b.seconds;
-    });
+    const auto slower =
+        std::upper_bound(of_key.begin(), of_key.end(), each.seconds, [](double s, const auto& a) {
+          return s < a.seconds;
+        });
+    of_key.insert(slower, {each.schedule.algorithm, each.seconds});
   }
 }
 

@@ -116,7 +116,7 @@ void SimCommunicator::do_barrier() {
 }
 
 std::unique_ptr<Pending::Work> SimCommunicator::do_send(TensorView x, int target) {
-  const auto ranks = group().world_ranks;
+  const std::vector<int>& ranks = group().world_ranks;
   return std::make_unique<SendWork>(network_,
                                     clock_,
                                     network_.send(ranks[static_cast<size_t>(rank())],
@@ -128,7 +128,7 @@ std::unique_ptr<Pending::Work> SimCommunicator::do_send(TensorView x, int target
 }
 
 std::unique_ptr<Pending::Work> SimCommunicator::do_recv(TensorView x, int source) {
-  const auto ranks = group().world_ranks;
+  const std::vector<int>& ranks = group().world_ranks;
   return std::make_unique<ReceiveWork>(
       network_,
       clock_,

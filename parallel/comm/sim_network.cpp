@@ -17,8 +17,6 @@ SimNetwork::SimNetwork(VirtualTime& time,
                        SimNetworkOptions options)
     : time_(time), cluster_(cluster), times_(times), options_(options) {}
 
-SimNetwork::~SimNetwork() = default;
-
 SimGroup& SimNetwork::make_group(const std::vector<int>& world_ranks, Axis axis) {
   SimGroup& group = groups_.emplace_back();
   const int size = static_cast<int>(world_ranks.size());
@@ -31,11 +29,9 @@ SimGroup& SimNetwork::make_group(const std::vector<int>& world_ranks, Axis axis)
 
 std::string SimNetwork::transport_of(const SimGroup& group) const {
   const std::vector<int>& nodes = group.placement.node_of;
-  bool within = false;
-  bool across = false;
-  for (size_t i = 0; i < nodes.size(); ++i) {
-    for (size_t k = 0; k < i; ++k) (nodes[i] == nodes[k] ? within : across) = true;
-  }
+  const std::set<int> distinct(nodes.begin(), nodes.end());
+  const bool within = distinct.size() < nodes.size();
+  const bool across = distinct.size() > 1;
   std::string text = within || !across ? cluster_.node.link.name : "";
   if (across) text += (text.empty() ? "" : " + ") + cluster_.fabric->nic.name;
   return text;

@@ -56,7 +56,6 @@ class SimNetwork {
              const ClusterSpec& cluster,
              const CollectiveTimes& times,
              SimNetworkOptions options);
-  ~SimNetwork();
   SimNetwork(const SimNetwork&) = delete;
   SimNetwork& operator=(const SimNetwork&) = delete;
 
@@ -70,7 +69,7 @@ class SimNetwork {
   // The algorithms for a collective of the group, fastest first. Throws TimesMissing.
   const std::vector<TimedAlgorithm>& algorithms(SimGroup& group, CommOp op, int64_t n_bytes);
   // One rank's part in a collective: returns at its end, with the clock moved there. All ranks of
-  // the group call it. mine: host memory to gather (empty: none), everyone's lies in the group.
+  // the group call it.
   void collective(
       SimGroup& group, SimClock& clock, CommOp op, CommAlgorithm algorithm, int64_t n_bytes);
 
@@ -93,7 +92,6 @@ class SimNetwork {
   std::string transport_of(const SimGroup& group) const;
   int node_of(int rank) const { return rank / cluster_.node.n_devices; }
   const ClusterSpec& cluster() const { return cluster_; }
-  VirtualTime& time() { return time_; }
 
  private:
   struct Channel {

@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "kernels/base/errors.hpp"
+#include "runtime/commands/outputs.hpp"
 #include "runtime/config/cluster_config.hpp"
 #include "runtime/config/device_config.hpp"
 #include "runtime/config/presets.hpp"
@@ -35,16 +36,10 @@ plan::PlanInputs inputs_of(const PlanConfig& config) {
   return in;
 }
 
-void check_outputs(const PlanConfig& config) {
-  for (const auto* path : {&config.output.json, &config.claims}) {
-    if (path->has_value()) check_writable(**path);
-  }
-}
-
 }  // namespace
 
 int run_plan(const PlanConfig& config) {
-  check_outputs(config);
+  check_all_writable({&config.output.json, &config.claims});
   if (config.claims) {
     write_file(*config.claims,
                plan::claims_markdown(plan::all_claims(), plan::read_claim_inputs()));
@@ -53,8 +48,8 @@ int run_plan(const PlanConfig& config) {
   const plan::PlanReport report = plan::make_plan(inputs_of(config));
   if (config.output.json) write_file(*config.output.json, plan_json(report));
   if (!config.output.quiet) {
-    const bool taken = config.output.stdout_is_taken() || config.claims == "-";
-    fmt::print(taken ? stderr : stdout, "{}", plan_table(report));
+    FILE* const out = config.claims == "-" ? stderr : terminal(config.output);
+    fmt::print(out, "{}", plan_table(report));
   }
   return static_cast<int>(ExitCode::ok);
 }

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "kernels/base/errors.hpp"
+#include "runtime/commands/outputs.hpp"
 #include "runtime/config/cluster_config.hpp"
 #include "runtime/probe/measure_ops.hpp"
 #include "runtime/probe/model_curves.hpp"
@@ -19,18 +20,13 @@
 namespace testbed {
 namespace {
 
-void check_outputs(const ProbeConfig& config) {
-  for (const auto* path : {&config.output.json, &config.toml})
-    if (path->has_value()) check_writable(**path);
-}
-
 void write_outputs(const ProbeConfig& config,
                    const ProbeRecord& record,
                    const ClusterSpec& cluster) {
   if (config.output.json) write_file(*config.output.json, to_json(record));
   if (config.toml) write_file(*config.toml, cluster_toml(cluster));
   if (config.output.quiet) return;
-  fmt::print(config.output.stdout_is_taken() ? stderr : stdout, "{}", to_table(record));
+  fmt::print(terminal(config.output), "{}", to_table(record));
 }
 
 MathType math_of(DType dtype) { return dtype == DType::F32 ? MathType::f32 : MathType::bf16; }
@@ -76,7 +72,7 @@ void run_probe(const ProbeContext& context) {
   const bool is_root = control.rank() == 0;
   std::optional<std::string> error;
   try {
-    if (is_root) check_outputs(config);
+    if (is_root) check_all_writable({&config.output.json, &config.toml});
   } catch (const Error& e) {
     error = e.what();
   }
@@ -116,7 +112,7 @@ void run_probe(const ProbeContext& context) {
 }
 
 void run_model_probe(const ProbeConfig& config, const ClusterSpec& cluster) {
-  check_outputs(config);
+  check_all_writable({&config.output.json, &config.toml});
   write_outputs(config, model_curves(cluster, config.most_bytes), cluster);
 }
 

@@ -9,6 +9,7 @@
 #include "kernels/base/errors.hpp"
 #include "kernels/base/hash.hpp"
 #include "runtime/commands/logits_file.hpp"
+#include "runtime/commands/outputs.hpp"
 #include "runtime/commands/passes.hpp"
 #include "runtime/commands/session.hpp"
 #include "runtime/report/atomic_file.hpp"
@@ -21,13 +22,11 @@
 
 namespace testbed {
 
-FILE* terminal(const OutputConfig& output) { return output.stdout_is_taken() ? stderr : stdout; }
-
 void check_outputs(const OutputConfig& output, ControlChannel& control) {
   std::optional<std::string> error;
   try {
-    for (const auto* path : {&output.json, &output.csv, &output.trace, &output.logits}) {
-      if (control.rank() == 0 && path->has_value()) check_writable(**path);
+    if (control.rank() == 0) {
+      check_all_writable({&output.json, &output.csv, &output.trace, &output.logits});
     }
   } catch (const Error& e) {
     error = e.what();

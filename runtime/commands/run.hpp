@@ -1,7 +1,6 @@
 // The run command: check, load, warm up, time, break down, report.
 #pragma once
 
-#include <cstdio>
 #include <optional>
 #include <vector>
 
@@ -19,8 +18,6 @@ struct RunOutcome {
 // Runs on every rank of every kind of device; rank 0 has the outcome. Throws Error.
 std::optional<RunOutcome> run_rank(const RankContext& context);
 
-// What a person reads goes to standard output, unless an output file was asked for there.
-FILE* terminal(const OutputConfig& output);
 // An output that cannot be written is refused before the run. All processes call it.
 void check_outputs(const OutputConfig& output, ControlChannel& control);
 // Writes the files asked for and prints the table; for rank 0.

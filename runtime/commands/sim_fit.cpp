@@ -95,10 +95,6 @@ std::string what_would_fit(const RunConfig& config,
 
 }  // namespace
 
-Mesh simulated_mesh(const ParallelConfig& parallel) {
-  return {.tp = parallel.tp, .cp = parallel.cp, .dp = parallel.dp.value_or(1), .pp = parallel.pp};
-}
-
 std::vector<MemoryRecord> memory_that_fits(const RunConfig& config,
                                            const RunInputs& inputs,
                                            const Mesh& mesh,

@@ -8,9 +8,6 @@
 
 namespace testbed {
 
-// The ranks of a simulated run: one process stands for all of them, so dp is 1 unless given.
-Mesh simulated_mesh(const ParallelConfig& parallel);
-
 // Every rank's memory, by rank. Throws ConfigError naming the limiting rank, and the smallest split
 // that would fit.
 std::vector<MemoryRecord> memory_that_fits(const RunConfig& config,

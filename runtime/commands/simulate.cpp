@@ -16,6 +16,7 @@
 #include "runtime/commands/sim_rank.hpp"
 #include "runtime/config/cluster_config.hpp"
 #include "runtime/config/presets.hpp"
+#include "runtime/config/split.hpp"
 
 namespace testbed {
 namespace {
@@ -88,10 +89,9 @@ class Simulation {
     for (size_t rank = 0; rank < n; ++rank) {
       tp[rank] = group_of(rank, Axis::tp);
       pp[rank] = group_of(rank, Axis::pp);
-      const std::vector<int>& stages = pp[rank]->info.world_ranks;
-      for (size_t s = 0; s < stages.size(); ++s) {  // the last one sends ids to the first
-        network.expect_messages(stages[s], stages[(s + 1) % stages.size()]);
-      }
+      Coordinates next = mesh_.coordinates(static_cast<int>(rank));
+      next.pp = (next.pp + 1) % mesh_.pp;  // the last one sends ids to the first
+      network.expect_messages(static_cast<int>(rank), mesh_.rank(next));
     }
     network.find_exclusive_groups();
     const SimJob job{config_, inputs_, mesh_, network, hub, network.transports()};
@@ -174,16 +174,9 @@ SimulatedRun simulate(const RunConfig& config,
                       bool memoise) {
   const RunConfig run = runnable(config);
   const Mesh mesh = simulated_mesh(run.parallel);
-  if (mesh.world_size() > cluster.n_devices()) {
-    throw ConfigError(fmt::format("tp {} x pp {} x dp {} = {} devices, and {} has {} ({} x {})",
-                                  mesh.tp,
-                                  mesh.pp,
-                                  mesh.dp,
-                                  mesh.world_size(),
-                                  cluster.name,
-                                  cluster.n_devices(),
-                                  cluster.n_nodes,
-                                  cluster.node.n_devices));
+  if (const auto reason = why_too_many_devices(mesh, cluster)) {
+    throw ConfigError(
+        fmt::format("{} ({} x {})", *reason, cluster.n_nodes, cluster.node.n_devices));
   }
   SoloControl solo;
   const RunInputs inputs = open_inputs(run, mesh, solo);

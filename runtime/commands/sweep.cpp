@@ -7,10 +7,12 @@
 
 #include "kernels/base/errors.hpp"
 #include "parallel/comm/sim_control.hpp"
+#include "runtime/commands/outputs.hpp"
 #include "runtime/commands/sim_fit.hpp"
 #include "runtime/commands/simulate.hpp"
 #include "runtime/config/cluster_config.hpp"
 #include "runtime/config/presets.hpp"
+#include "runtime/config/split.hpp"
 #include "runtime/report/atomic_file.hpp"
 #include "runtime/report/sweep_report.hpp"
 #include "runtime/sweep/run_points.hpp"
@@ -46,8 +48,7 @@ void clear_progress() { fmt::print(stderr, "\r{:40}\r", ""); }
 
 int run_sweep(const SweepConfig& config) {
   const OutputConfig& output = config.base.output;
-  for (const auto* path : {&output.json, &output.csv})
-    if (path->has_value()) check_writable(**path);
+  check_all_writable({&output.json, &output.csv});
   const bool progress = !output.quiet && isatty(STDERR_FILENO) != 0;
   const SweepEngine engine{
       .check = check_fit,
@@ -63,8 +64,7 @@ int run_sweep(const SweepConfig& config) {
   if (progress) clear_progress();
   if (output.json) write_file(*output.json, sweep_json(sweep));
   if (output.csv) write_file(*output.csv, sweep_csv(sweep));
-  if (!output.quiet)
-    fmt::print(output.stdout_is_taken() ? stderr : stdout, "{}", sweep_table(sweep));
+  if (!output.quiet) fmt::print(terminal(output), "{}", sweep_table(sweep));
   return static_cast<int>(ExitCode::ok);
 }
 

@@ -26,6 +26,22 @@ Mesh resolve_mesh(const ParallelConfig& parallel, int world_size) {
   return mesh;
 }
 
+Mesh simulated_mesh(const ParallelConfig& parallel) {
+  return {.tp = parallel.tp, .cp = parallel.cp, .dp = parallel.dp.value_or(1), .pp = parallel.pp};
+}
+
+std::optional<std::string> why_too_many_devices(const Mesh& mesh, const ClusterSpec& cluster) {
+  const int64_t wanted = int64_t{mesh.tp} * mesh.cp * mesh.dp * mesh.pp;
+  if (wanted <= cluster.n_devices()) return std::nullopt;
+  return fmt::format("tp {} x pp {} x dp {} = {} devices, and {} has {}",
+                     mesh.tp,
+                     mesh.pp,
+                     mesh.dp,
+                     wanted,
+                     cluster.name,
+                     cluster.n_devices());
+}
+
 std::optional<std::string> why_illegal_tp(const ModelConfig& config, int tp, int64_t weight_block) {
   if (config.n_heads % tp != 0) {
     return fmt::format("{} heads do not divide by {}", config.n_heads, tp);

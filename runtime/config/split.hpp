@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/base/cluster_spec.hpp"
 #include "parallel/mesh.hpp"
 #include "runtime/config/model_config.hpp"
 #include "runtime/config/run_config.hpp"
@@ -16,6 +17,12 @@ namespace testbed {
 // The ranks' mesh: dp is what tp*pp*cp leave over when it was not given. Throws ConfigError with
 // the arithmetic when the product is not the number of ranks (D17).
 Mesh resolve_mesh(const ParallelConfig& parallel, int world_size);
+
+// The ranks of a simulated run: one process stands for all of them, so dp is 1 unless given.
+Mesh simulated_mesh(const ParallelConfig& parallel);
+
+// nullopt if the cluster has that many devices.
+std::optional<std::string> why_too_many_devices(const Mesh& mesh, const ClusterSpec& cluster);
 
 // nullopt if tensor parallelism of this degree is legal: heads divide, KV heads divide or are
 // replicated (D1, D3), and every rank gets a share of d_ff. weight_block: elements of a

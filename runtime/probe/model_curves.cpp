@@ -122,12 +122,6 @@ void add_attention(const DeviceSpec& device, AttentionPhase phase, ProbeRecord& 
 }
 
 // The first n devices of the first node; for messages the first two.
-GroupPlacement in_one_node(int n) {
-  GroupPlacement placement{.node_of = std::vector<int>(static_cast<size_t>(n), 0), .device_of = {}};
-  for (int i = 0; i < n; ++i) placement.device_of.push_back(i);
-  return placement;
-}
-
 struct Curve {
   CommOp op;
   int n;
@@ -144,12 +138,12 @@ std::vector<Curve> curve_points(const ClusterSpec& cluster, int64_t most_bytes) 
   constexpr int64_t least_bytes = 512;
   std::vector<Curve> points;
   for (int n = 2; n <= std::min(8, cluster.node.n_devices); n *= 2) {
-    const GroupPlacement group = in_one_node(n);
+    const GroupPlacement group = one_node(n);
     for (const CommOp op : ops) {
       for (int64_t n_bytes = least_bytes; n_bytes <= most_bytes; n_bytes *= 2) {
         if (algorithms_for(op, group, cluster, n_bytes).empty())
           continue;  // the machine was not seen to do it
-        const GroupPlacement& members = op == CommOp::send ? in_one_node(2) : group;
+        const GroupPlacement& members = op == CommOp::send ? one_node(2) : group;
         points.push_back({op, n, n_bytes, collective_key(op, n_bytes, members)});
       }
     }

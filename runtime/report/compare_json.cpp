@@ -1,7 +1,7 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/report/compare_report.hpp"
-#include "runtime/report/json_number.hpp"
+#include "runtime/report/json_parts.hpp"
 
 namespace testbed {
 namespace {

@@ -2,25 +2,13 @@
 
 #include <nlohmann/json.hpp>
 
-#include "runtime/report/json_number.hpp"
+#include "runtime/report/json_parts.hpp"
 
 namespace testbed {
 
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-template <typename T>
-Json or_null(const std::optional<T>& value) {
-  return value ? Json(*value) : Json(nullptr);
-}
-
-template <typename T, typename ToJson>
-Json list(const std::vector<T>& items, ToJson&& to_json_of) {
-  Json array = Json::array();
-  for (const T& item : items) array.push_back(to_json_of(item));
-  return array;
-}
 
 // The median as the headline, the repeats it came from beside it.
 void add_repeated(Json& json, const std::string& name, const Repeated& figure) {

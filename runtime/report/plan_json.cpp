@@ -2,25 +2,13 @@
 
 #include <nlohmann/json.hpp>
 
-#include "runtime/report/json_number.hpp"
+#include "runtime/report/json_parts.hpp"
 #include "runtime/report/text.hpp"
 
 namespace testbed {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-template <typename T>
-Json or_null(const std::optional<T>& value) {
-  return value ? Json(*value) : Json(nullptr);
-}
-
-template <typename Items, typename ToJson>
-Json list(const Items& items, ToJson&& to_json_of) {
-  Json array = Json::array();
-  for (const auto& item : items) array.push_back(to_json_of(item));
-  return array;
-}
 
 Json cost_json(const OpCost& cost) {
   return {{"flops", cost.flops},

@@ -1,7 +1,7 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/report/json.hpp"
-#include "runtime/report/json_number.hpp"
+#include "runtime/report/json_parts.hpp"
 #include "runtime/report/sweep_report.hpp"
 
 namespace testbed {

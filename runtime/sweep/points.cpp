@@ -88,19 +88,10 @@ RunConfig config_of(const SweepConfig& config, const SweepPoint& point) {
 std::optional<std::string> why_refused(const RunConfig& config,
                                        const ModelConfig& model,
                                        const ClusterSpec& cluster) {
-  const ParallelConfig& p = config.parallel;
-  const Mesh mesh{.tp = p.tp, .dp = p.dp.value_or(1), .pp = p.pp};
-  const int64_t wanted = int64_t{mesh.tp} * mesh.dp * mesh.pp;
-  if (wanted > cluster.n_devices())
-    return fmt::format("tp {} x pp {} x dp {} = {} devices, and {} has {}",
-                       mesh.tp,
-                       mesh.pp,
-                       mesh.dp,
-                       wanted,
-                       cluster.name,
-                       cluster.n_devices());
+  const Mesh mesh = simulated_mesh(config.parallel);
+  if (auto reason = why_too_many_devices(mesh, cluster)) return reason;
   constexpr int64_t unquantised = 1;
-  return why_illegal(model, mesh, p, unquantised);
+  return why_illegal(model, mesh, config.parallel, unquantised);
 }
 
 }  // namespace testbed

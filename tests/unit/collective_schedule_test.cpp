@@ -10,6 +10,7 @@
 #include <map>
 
 #include "parallel/comm/wire_bytes.hpp"
+#include "tests/unit/nodes_of.hpp"
 
 namespace testbed {
 namespace {
@@ -29,15 +30,6 @@ ClusterSpec cluster_of(int n_nodes, bool in_switch_reduction) {
   cluster.node.in_switch_reduction = in_switch_reduction;
   if (n_nodes > 1) cluster.fabric = FabricSpec{.nic = {.name = "nic", .bytes_per_s = nic_line}};
   return cluster;
-}
-
-GroupPlacement nodes_of(int n_nodes, int n_local) {
-  GroupPlacement placement;
-  for (int rank = 0; rank < n_nodes * n_local; ++rank) {
-    placement.node_of.push_back(rank / n_local);
-    placement.device_of.push_back(rank % n_local);
-  }
-  return placement;
 }
 
 // What the busiest end of a round takes; each rank has a link (and a NIC) of its own.

@@ -13,6 +13,7 @@
 #include "parallel/comm/schedules/steps.hpp"
 #include "parallel/comm/wire_bytes.hpp"
 #include "parallel/shard.hpp"
+#include "tests/unit/nodes_of.hpp"
 
 namespace testbed {
 namespace {
@@ -20,15 +21,6 @@ namespace {
 using Contributions = uint64_t;  // one bit per rank
 // By rank (and node_switch), then element.
 using Memory = std::map<int, std::vector<Contributions>>;
-
-GroupPlacement nodes_of(int n_nodes, int n_local) {
-  GroupPlacement placement;
-  for (int rank = 0; rank < n_nodes * n_local; ++rank) {
-    placement.node_of.push_back(rank / n_local);
-    placement.device_of.push_back(rank % n_local);
-  }
-  return placement;
-}
 
 Contributions only(int rank) { return Contributions{1} << rank; }
 Contributions everyone(int size) { return only(size) - 1; }
