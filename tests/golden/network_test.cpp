@@ -136,6 +136,41 @@ TEST(Messages, a_ring_step_hides_its_transfer) {
 }
 
 // As MPI and NCCL match them: a receive that is waited for late keeps its message.
+// Only a group that meets nobody on any link may take what it takes alone.
+TEST(Groups, are_exclusive_only_where_they_share_no_link) {
+  const auto exclusive = [](const ClusterSpec& cluster,
+                            const std::vector<std::vector<int>>& groups,
+                            const std::vector<std::array<int, 2>>& messages) {
+    const auto time = make_virtual_time(cluster);
+    const CollectiveTimes times(cluster);
+    SimNetwork network(*time, cluster, times, {});
+    std::vector<SimGroup*> made;
+    for (const auto& ranks : groups) made.push_back(&network.make_group(ranks, Axis::tp));
+    for (const auto& [from, to] : messages) network.expect_messages(from, to);
+    network.find_exclusive_groups();
+    std::vector<bool> result;
+    for (const SimGroup* group : made) result.push_back(group->exclusive);
+    return result;
+  };
+  const std::vector<std::vector<int>> neighbours{{0, 1}, {2, 3}};
+  const std::vector<std::vector<int>> crossing{{0, 2}, {1, 3}};
+  const ClusterSpec node = toy_cluster(4);
+  EXPECT_THAT(exclusive(node, neighbours, {}), ElementsAre(true, true));
+  EXPECT_THAT(exclusive(node, crossing, {}), ElementsAre(true, true));  // each its own NVLink
+  EXPECT_THAT(exclusive(node, neighbours, {{0, 2}}), ElementsAre(false, false));  // of a pipeline
+  ClusterSpec tree = node;
+  tree.node.topology = NodeTopology::tree;
+  tree.node.devices_per_socket = 2;
+  tree.node.socket_bytes_per_s = 1e11;
+  EXPECT_THAT(exclusive(tree, neighbours, {}), ElementsAre(true, true));
+  EXPECT_THAT(exclusive(tree, crossing, {}), ElementsAre(false, false));  // the socket link
+  ClusterSpec nodes = toy_cluster(2, 2);
+  EXPECT_THAT(exclusive(nodes, crossing, {}), ElementsAre(true, true));          // a NIC each
+  EXPECT_THAT(exclusive(nodes, neighbours, {{0, 2}}), ElementsAre(true, true));  // NICs, not NVLink
+  nodes.fabric->devices_per_nic = 2;
+  EXPECT_THAT(exclusive(nodes, crossing, {}), ElementsAre(false, false));  // one NIC for both
+}
+
 TEST(Messages, match_receives_in_the_order_of_posting) {
   ToyRanks ranks(toy_cluster(2), 2);
   std::vector<int32_t> first(1, 0);
