@@ -1,7 +1,5 @@
 #include "kernels/cost.hpp"
 
-#include <algorithm>
-
 namespace testbed {
 
 OpCost linear_cost(
@@ -10,6 +8,13 @@ OpCost linear_cost(
           .model_flops = 2 * m * model_rows * k,
           .weight_bytes = dtype_bytes(weight, n * k),
           .activation_bytes = dtype_bytes(activation, m * k) + dtype_bytes(activation, m * n)};
+}
+
+OpCost grouped_linear_cost(
+    int64_t m, int64_t n_matrices, int64_t n, int64_t k, DType weight, DType activation) {
+  OpCost cost = linear_cost(m, n, k, n, weight, activation);
+  cost.weight_bytes *= n_matrices;
+  return cost;
 }
 
 OpCost embed_cost(int64_t m, int64_t n_gathered, int64_t d_model, DType weight, DType activation) {
@@ -24,50 +29,37 @@ OpCost norm_cost(int64_t n_rows, int64_t d, bool with_residual, DType activation
           .activation_bytes = passes * dtype_bytes(activation, n_rows * d)};
 }
 
+OpCost add_cost(int64_t n_elements, DType activation) {
+  return {.flops = n_elements, .activation_bytes = 3 * dtype_bytes(activation, n_elements)};
+}
+
+OpCost scale_cost(int64_t n_elements, DType activation) {
+  return {.flops = n_elements, .activation_bytes = 2 * dtype_bytes(activation, n_elements)};
+}
+
+OpCost softcap_cost(int64_t n_elements, DType activation) {
+  return {.flops = 5 * n_elements, .activation_bytes = 2 * dtype_bytes(activation, n_elements)};
+}
+
 OpCost rope_cost(int64_t n_elements, DType activation) {
   return {.flops = 3 * n_elements, .activation_bytes = 2 * dtype_bytes(activation, n_elements)};
 }
 
-OpCost kv_write_cost(int64_t n_rows, int64_t n_kv_heads, int64_t head_dim, DType dtype) {
-  const int64_t bytes = 2 * dtype_bytes(dtype, n_rows * n_kv_heads * head_dim);
-  return {.kv_write_bytes = bytes, .activation_bytes = bytes};
-}
-
-int64_t visible_tokens(const AttentionSequence& s, int64_t window) {
-  const int64_t end = s.first_position + s.n_rows;
-  const int64_t begin = window > 0 ? std::max<int64_t>(0, s.first_position - window + 1) : 0;
-  return s.n_rows > 0 ? end - begin : 0;
-}
-
-int64_t visible_pairs(const AttentionSequence& s, int64_t window) {
-  // Query at position p sees min(p + 1, window) keys. Sum the ramp, then the plateau.
-  const int64_t first = s.first_position + 1;
-  const int64_t last = s.first_position + s.n_rows;
-  const int64_t limit = window > 0 ? window : last;
-  const int64_t ramp_last = std::min(last, limit);
-  const int64_t ramp = first <= ramp_last ? (first + ramp_last) * (ramp_last - first + 1) / 2 : 0;
-  const int64_t plateau = last - std::max(first - 1, ramp_last);
-  return ramp + std::max<int64_t>(0, plateau) * limit;
-}
-
-OpCost attention_cost(std::span<const AttentionSequence> sequences,
-                      int64_t window,
-                      int64_t n_heads,
-                      int64_t n_kv_heads,
-                      int64_t head_dim,
-                      DType dtype) {
-  OpCost cost;
-  for (const AttentionSequence& s : sequences) {
-    cost.flops += 4 * head_dim * n_heads * visible_pairs(s, window);
-    cost.kv_bytes += 2 * dtype_bytes(dtype, visible_tokens(s, window) * n_kv_heads * head_dim);
-    cost.activation_bytes += 2 * dtype_bytes(dtype, s.n_rows * n_heads * head_dim);
-  }
-  cost.model_flops = cost.flops;
-  return cost;
-}
-
 OpCost activation_cost(int64_t m, int64_t d_ff, DType activation) {
   return {.flops = 5 * m * d_ff, .activation_bytes = 3 * dtype_bytes(activation, m * d_ff)};
+}
+
+OpCost router_cost(int64_t m, int64_t n_experts, int64_t top_k, int64_t n_parameters) {
+  return {.flops = 5 * m * n_experts,
+          .weight_bytes = n_parameters * dtype_bytes(DType::F32, n_experts),
+          .activation_bytes = dtype_bytes(DType::F32, m * n_experts) +
+                              dtype_bytes(DType::I32, m * top_k) +
+                              dtype_bytes(DType::F32, m * top_k)};
+}
+
+OpCost combine_cost(int64_t n_terms, int64_t n_out, int64_t d, DType activation) {
+  return {.flops = 2 * n_terms * d,
+          .activation_bytes = dtype_bytes(activation, (n_terms + n_out) * d)};
 }
 
 OpCost copy_cost(int64_t n_elements_read, int64_t n_elements_written, DType dtype) {

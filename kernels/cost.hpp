@@ -1,12 +1,11 @@
 // OpCost of each op, from shapes: the one place that the counters, the reports and the simulator
-// read. docs/metrics.md defines the figures; a multiply-add is two FLOPs.
+// read; attention's and the KV cache's are in kernels/attention_cost.hpp. docs/metrics.md defines
+// the figures; a multiply-add is two FLOPs.
 #pragma once
 
 #include <cstdint>
-#include <span>
 
 #include "kernels/base/dtype.hpp"
-#include "kernels/base/kv.hpp"
 #include "kernels/base/op_cost.hpp"
 
 namespace testbed {
@@ -16,6 +15,11 @@ namespace testbed {
 OpCost linear_cost(
     int64_t m, int64_t n, int64_t k, int64_t model_rows, DType weight, DType activation);
 
+// m rows, each times one of n_matrices matrices [n, k]: 2mnk FLOPs; the matrices that have rows are
+// read once. Experts: m counts a token once per chosen expert. Heads: m = tokens * heads.
+OpCost grouped_linear_cost(
+    int64_t m, int64_t n_matrices, int64_t n, int64_t k, DType weight, DType activation);
+
 // Gathers n_gathered of a table's rows (those of the m tokens that this device owns) of d_model
 // elements.
 OpCost embed_cost(int64_t m, int64_t n_gathered, int64_t d_model, DType weight, DType activation);
@@ -24,30 +28,27 @@ OpCost embed_cost(int64_t m, int64_t n_gathered, int64_t d_model, DType weight, 
 // element. n_reads: 1 for a plain norm, 2 when a residual is added, which is also written.
 OpCost norm_cost(int64_t n_rows, int64_t d, bool with_residual, DType activation);
 
+// residual += x of n elements: two read and one written; 1 FLOP an element.
+OpCost add_cost(int64_t n_elements, DType activation);
+
+// n elements times a factor, in place: 1 FLOP an element.
+OpCost scale_cost(int64_t n_elements, DType activation);
+
+// cap * tanh(x / cap) of n elements, in place: about 5 FLOPs an element.
+OpCost softcap_cost(int64_t n_elements, DType activation);
+
 // n elements rotated in pairs: 3 FLOPs an element, in place.
 OpCost rope_cost(int64_t n_elements, DType activation);
 
-// K and V of n_rows tokens stored.
-OpCost kv_write_cost(int64_t n_rows, int64_t n_kv_heads, int64_t head_dim, DType dtype);
-
-// The cached tokens that the sequence's queries see: each once per pass, clipped by the window (0 =
-// none).
-int64_t visible_tokens(const AttentionSequence& sequence, int64_t window);
-// Sum over the queries of the keys each sees: the causal half of the score matrix, clipped by the
-// window.
-int64_t visible_pairs(const AttentionSequence& sequence, int64_t window);
-
-// QK^T and PV over the visible pairs: 4*head_dim FLOPs per head and pair. KV bytes: K and V of each
-// visible token once.
-OpCost attention_cost(std::span<const AttentionSequence> sequences,
-                      int64_t window,
-                      int64_t n_heads,
-                      int64_t n_kv_heads,
-                      int64_t head_dim,
-                      DType dtype);
-
-// silu(gate) * up: [m, 2f] read, [m, f] written; about 5 FLOPs an element.
+// activation(gate, up): [m, 2f] read, [m, f] written; about 5 FLOPs an element.
 OpCost activation_cost(int64_t m, int64_t d_ff, DType activation);
+
+// Scores of m rows of n_experts F32 logits, about 5 FLOPs a logit; top_k ids and weights written.
+// n_parameters F32 values per expert: a bias, a scale.
+OpCost router_cost(int64_t m, int64_t n_experts, int64_t top_k, int64_t n_parameters);
+
+// n_terms rows of d elements summed by weight into n_out rows: 2 FLOPs an element read.
+OpCost combine_cost(int64_t n_terms, int64_t n_out, int64_t d, DType activation);
 
 // n elements read and one result per row; or n copied.
 OpCost copy_cost(int64_t n_elements_read, int64_t n_elements_written, DType dtype);

@@ -1,17 +1,21 @@
 // Device: memory and every op a device can do, with shapes: the one list. Public ops are
 // non-virtual: each computes its OpCost (kernels/cost.hpp), runs the backend's private virtual, and
-// tells the CostSink. So counting happens once, for every backend. Activations and the KV cache are
-// in the compute dtype (F32 or BF16); sums are in f32.
+// tells the CostSink. So counting happens once, for every backend. An op without rows is no op:
+// nothing runs and nothing is counted. Activations and the KV cache are in the compute dtype (F32
+// or BF16); sums are in f32.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 
+#include "kernels/attention_cost.hpp"
 #include "kernels/base/clock.hpp"
 #include "kernels/base/kv.hpp"
 #include "kernels/base/op_cost.hpp"
+#include "kernels/base/routing.hpp"
 #include "kernels/base/row_max.hpp"
 #include "kernels/base/tensor.hpp"
 #include "kernels/cost.hpp"
@@ -55,13 +59,35 @@ class WeightMatrix {
 struct RopeFrequencies {
   std::span<const double> inv_freq;  // [head_dim / 2]
   double multiplier = 1.0;
+  bool interleaved = false;  // pairs (2i, 2i + 1) instead of (i, i + head_dim / 2)
 };
 
 struct AttentionParams {
   std::span<const AttentionSequence> sequences;
   int64_t window = 0;                   // visible tokens including the query's own; 0 = all
   float scale = 1.0F;                   // of q.k
+  float softcap = 0.0F;                 // scores become softcap * tanh(score / softcap); 0 = none
   std::span<const int32_t> head_to_kv;  // [n_heads_local] -> local KV head
+  TensorView sinks;  // F32 [n_heads_local] or empty: a score that takes weight and gives no value
+  // Products per head and visible pair that count for MFU, where more are executed (MLA's absorbed
+  // form); 0: head_dim + v_dim.
+  int64_t model_dim = 0;
+};
+
+// Rows of x sorted by expert: rows [first_row[e], first_row[e + 1]) are expert e's.
+struct ExpertRows {
+  std::span<const int64_t> first_row;  // [n_experts_local + 1]
+  int64_t n_experts() const { return static_cast<int64_t>(first_row.size()) - 1; }
+  int64_t n_rows(int64_t e) const {
+    return first_row[static_cast<size_t>(e + 1)] - first_row[static_cast<size_t>(e)];
+  }
+};
+
+// out row t is the sum of weights[i] * x[rows[i], :] for i in [first[t], first[t + 1]), in order.
+struct WeightedRows {
+  std::span<const int64_t> first;  // [n_out + 1]
+  std::span<const int64_t> rows;
+  std::span<const float> weights;
 };
 
 class Device {
@@ -100,23 +126,75 @@ class Device {
       TensorView residual, TensorView x, TensorView weight, float eps, TensorView out);
   // residual += x.
   void add(TensorView residual, TensorView x);
-  // rms_norm over each head, in place. x [m, heads, head_dim]; weight F32 [head_dim].
+  // rms_norm over each head, in place. x [m, heads, head_dim]; weight F32 [head_dim] or empty
+  // (ones).
   void head_norm(TensorView x, TensorView weight, float eps);
   // y[m, n] = x[m, k] W[n, k]^T + bias. y in F32 (the logits) or the compute dtype; bias F32 [n] or
   // empty.
-  void linear(TensorView x, const WeightMatrix& weight, TensorView bias, TensorView y);
-  // Rotates pairs (i, i + head_dim/2), in place. x [m, heads, head_dim]; positions [m].
+  // n_model_rows: rows of x that count for MFU, if not all do.
+  void linear(TensorView x,
+              const WeightMatrix& weight,
+              TensorView bias,
+              TensorView y,
+              std::optional<int64_t> n_model_rows = std::nullopt);
+  // Rotates pairs, in place. x [m, heads, head_dim]; positions [m].
   void rope(TensorView x, std::span<const int64_t> positions, const RopeFrequencies& frequencies);
-  // Stores k, v [m, n_kv_heads, head_dim] at slots[i] = block * block_size + offset.
+  // Stores k [m, n_kv_heads, head_dim] and v [m, n_kv_heads, v_dim] (empty if kv has no v) at
+  // slots[i] = block * block_size + offset; -1: the token is kept by another rank.
   void write_kv(TensorView k, TensorView v, const KvView& kv, std::span<const int64_t> slots);
-  // Causal attention over the paged cache with an online softmax. q, out [m, n_heads, head_dim].
-  void attention(TensorView q, const KvView& kv, const AttentionParams& params, TensorView out);
-  // out[m, f] = silu(gate) * up, gate_up [m, 2f] = gate | up.
-  void swiglu(TensorView gate_up, TensorView out);
-  // out[i, :] = x[rows[i], :].
+  // Blocks [block ids of from] to blocks 0, 1, ... of to.
+  void gather_blocks(const KvView& from, std::span<const int32_t> blocks, const KvView& to);
+  // Causal attention over cached blocks with an online softmax. q [m, n_heads, head_dim], out [m,
+  // n_heads, v_dim]. With lse F32 [m, n_heads] the result is partial: out is F32, and rows without
+  // a visible key get 0 and -inf; sinks wait for finish_attention.
+  void attention(TensorView q,
+                 const KvView& kv,
+                 const AttentionParams& params,
+                 TensorView out,
+                 TensorView lse = {});
+  // Merges a partial result into total, by log-sum-exp. F32: out [m, n_heads, v_dim], lse [m,
+  // n_heads].
+  void merge_attention(TensorView total,
+                       TensorView total_lse,
+                       TensorView part,
+                       TensorView part_lse);
+  // out = total in out's dtype; sinks F32 [n_heads] or empty take their share.
+  void finish_attention(TensorView total, TensorView total_lse, TensorView sinks, TensorView out);
+  // out[m, f] = activation(gate, up), gate_up [m, 2f] = gate | up.
+  void gated_activation(Activation activation, TensorView gate_up, TensorView out);
+  // The same from two tensors [m, f].
+  void gated_activation(Activation activation, TensorView gate, TensorView up, TensorView out);
+  // x *= factor.
+  void scale(TensorView x, float factor);
+  // x = cap * tanh(x / cap). x F32 (logits).
+  void softcap(TensorView x, float cap);
+  // out[i, :] = x[rows[i], :]; a row -1 gives zeros.
   void gather_rows(TensorView x, std::span<const int64_t> rows, TensorView out);
+  // out[i, out_column + j] = x[i / repeat, x_column + j] for j < n; repeat = rows of out / rows of
+  // x. Both seen as [rows, last dimension].
+  void copy_columns(TensorView x, int64_t x_column, int64_t n, TensorView out, int64_t out_column);
+  // y[:, h, :] = x[:, h, :] weights[h]^T. x [m, heads, k], y [m, heads, n].
+  void head_linear(TensorView x, std::span<const WeightMatrix> weights, TensorView y);
+  // Experts of each row by the router's logits F32 [m, n_experts]: ids I32 [m, top_k] sorted by
+  // weight, descending; weights F32 [m, top_k]. Ids and weights are host tensors on every device
+  // (the host plans the exchange by them). Without data: top_k experts drawn by the row's key,
+  // uniformly and in any group, with equal weights.
+  void route(TensorView logits, const RoutingParams& params, TensorView ids, TensorView weights);
+  // Of each expert's rows: y = x weights[e]^T + biases[e]. Only experts with rows are read. x
+  // [n_rows, k], y [n_rows, n]; biases F32 [n_experts_local, n] or empty. n_model_rows: those that
+  // count for MFU.
+  void expert_linear(TensorView x,
+                     const ExpertRows& experts,
+                     std::span<const WeightMatrix> weights,
+                     TensorView biases,
+                     TensorView y,
+                     int64_t n_model_rows);
+  // Sums in f32, one rounding. x [n_rows, d], out [n_out, d].
+  void combine_rows(TensorView x, const WeightedRows& sums, TensorView out);
   // Of each row of logits F32 [r, n].
   void row_max(TensorView logits, std::span<RowMax> out);
+  // Whether every element is finite. Not an op of the model: counted as a copy.
+  bool all_finite(TensorView x);
 
  private:
   virtual void do_embed(std::span<const int32_t> ids,
@@ -139,12 +217,46 @@ class Device {
                            TensorView v,
                            const KvView& kv,
                            std::span<const int64_t> slots) = 0;
+  virtual void do_gather_blocks(const KvView& from,
+                                std::span<const int32_t> blocks,
+                                const KvView& to) = 0;
   virtual void do_attention(TensorView q,
                             const KvView& kv,
                             const AttentionParams& params,
-                            TensorView out) = 0;
-  virtual void do_swiglu(TensorView gate_up, TensorView out) = 0;
+                            TensorView out,
+                            TensorView lse) = 0;
+  virtual void do_merge_attention(TensorView total,
+                                  TensorView total_lse,
+                                  TensorView part,
+                                  TensorView part_lse) = 0;
+  virtual void do_finish_attention(TensorView total,
+                                   TensorView total_lse,
+                                   TensorView sinks,
+                                   TensorView out) = 0;
+  virtual void do_gated_activation(Activation activation, TensorView gate_up, TensorView out) = 0;
+  virtual void do_gated_activation(Activation activation,
+                                   TensorView gate,
+                                   TensorView up,
+                                   TensorView out) = 0;
+  virtual void do_scale(TensorView x, float factor) = 0;
+  virtual void do_softcap(TensorView x, float cap) = 0;
   virtual void do_gather_rows(TensorView x, std::span<const int64_t> rows, TensorView out) = 0;
+  virtual void do_copy_columns(
+      TensorView x, int64_t x_column, int64_t n, TensorView out, int64_t out_column) = 0;
+  virtual void do_head_linear(TensorView x,
+                              std::span<const WeightMatrix> weights,
+                              TensorView y) = 0;
+  virtual void do_route(TensorView logits,
+                        const RoutingParams& params,
+                        TensorView ids,
+                        TensorView weights) = 0;
+  virtual void do_expert_linear(TensorView x,
+                                const ExpertRows& experts,
+                                std::span<const WeightMatrix> weights,
+                                TensorView biases,
+                                TensorView y) = 0;
+  virtual void do_combine_rows(TensorView x, const WeightedRows& sums, TensorView out) = 0;
+  virtual bool do_all_finite(TensorView x) = 0;
   virtual void do_row_max(TensorView logits, std::span<RowMax> out) = 0;
 
   // A device on virtual time lets an op take its time here. The shape tells what the cost does not;
@@ -157,6 +269,7 @@ class Device {
 
   struct Op {
     OpKind kind;
+    int64_t n_rows;  // 0: no op
     DType operands;
     OpShape shape = {};
   };

@@ -20,6 +20,7 @@ namespace testbed {
 struct ProtocolTiming {
   std::string name;                // "ll128", "simple"; "" if there is only one
   int64_t max_bytes = 0;           // payload / n up to which it is used; 0: no limit
+  int max_nodes = 0;               // of the group, up to which it is used; 0: no limit
   int64_t most_payload_bytes = 0;  // of the last: a larger payload takes another algorithm; 0: none
   double start_s = 0.0;
   double step_s = 0.0;
@@ -31,8 +32,10 @@ struct ProtocolTiming {
 };
 
 struct LinkTiming {
-  // By "op/algorithm": "all_reduce/ring". Protocols by rising max_bytes; the first that admits the
-  // payload is used.
+  // By "op/algorithm": "all_reduce/ring". Protocols by rising max_nodes, then max_bytes; the first
+  // that admits the payload is used. Exchanges of a mixture's tokens are "dispatch/..." and
+  // "combine/...": steps are log2 of the nodes, payload / n is what the busiest rank has for all,
+  // and the kernel is not used above the last protocol's max_bytes.
   std::map<std::string, std::vector<ProtocolTiming>> of;
   std::string source;  // table and fit error; "none" for the ideal link
   bool operator==(const LinkTiming&) const = default;

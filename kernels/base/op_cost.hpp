@@ -34,15 +34,18 @@ struct OpCost {
 // What the time of an op depends on beyond its cost (kernels/sim/op_time.hpp). A device op fills
 // the part that is its own; the rest stays 0.
 struct OpShape {
-  // linear: y[m, n] = x[m, k] W[n, k]^T
+  // Matrix products: y[m, n] = x[m, k] W[n, k]^T. n_matrices > 1 of them share the m rows: a
+  // matrix per head, or the experts that have rows.
   int64_t m = 0;
   int64_t n = 0;
   int64_t k = 0;
+  int64_t n_matrices = 1;
   // attention
   int64_t n_sequences = 0;
   int64_t n_query_rows = 0;     // of all sequences; equal to n_sequences when every one decodes
   int64_t longest_context = 0;  // visible tokens of the longest sequence
   int64_t n_kv_heads = 0;       // on this device
+  bool partial = false;         // the result is merged with others; another op of the layer ends it
   bool operator==(const OpShape&) const = default;
 };
 
@@ -56,10 +59,25 @@ enum class OpKind : uint8_t {
   activation,
   sample,
   copy,
+  merge,  // of partial attention results, and what ends them
+  router,
+  expert_linear,
+  combine,  // weighted sums of the experts' rows
 };
 constexpr std::string_view op_name(OpKind kind) {
-  constexpr std::string_view names[] = {
-      "embed", "norm", "linear", "rope", "kv_write", "attention", "activation", "sample", "copy"};
+  constexpr std::string_view names[] = {"embed",
+                                        "norm",
+                                        "linear",
+                                        "rope",
+                                        "kv_write",
+                                        "attention",
+                                        "activation",
+                                        "sample",
+                                        "copy",
+                                        "merge",
+                                        "router",
+                                        "expert_linear",
+                                        "combine"};
   return names[static_cast<int>(kind)];
 }
 

@@ -1,7 +1,10 @@
 // Attention's inner step for AVX-512. Only intrinsics and functions local to this file: anything
 // shared would be compiled with flags that other processors lack.
-#include <immintrin.h>
-
+// The functions are over the Lanes before them, so the order counts.
+// clang-format off
+#include "kernels/cpu/lanes_avx512.hpp"
+#include "kernels/cpu/lanes_math.hpp"
+// clang-format on
 #include "kernels/cpu/attention_kernel.hpp"
 
 namespace testbed::cpu {
@@ -87,12 +90,12 @@ void transpose_keys(const AttentionChunk& c, const std::byte* const* k_rows, flo
   }
 }
 
-// V of one tile as [tile, padded_dim] f32; zero for null rows and past head_dim.
+// V of one tile as [tile, padded_v_dim] f32; zero for null rows and past v_dim.
 void expand_values(const AttentionChunk& c, const std::byte* const* v_rows, float* out) {
   for (int64_t key = 0; key < tile; ++key) {
     const std::byte* row = v_rows[key];
-    for (int64_t d = 0; d < c.padded_dim; d += 16, out += 16) {
-      const __mmask16 mask = first_words(c.head_dim - d);
+    for (int64_t d = 0; d < c.padded_v_dim; d += 16, out += 16) {
+      const __mmask16 mask = first_words(c.v_dim - d);
       if (row == nullptr) {
         _mm512_store_ps(out, _mm512_setzero_ps());
       } else if (c.is_bf16) {
@@ -108,12 +111,17 @@ void expand_values(const AttentionChunk& c, const std::byte* const* v_rows, floa
 // Decode is bound by reads that its blocks' scattered places hide from the processor: the rows of
 // the next tile are asked for one at a time between the multiplications. next: that tile's rows, or
 // null if nothing is to be asked for.
-inline void prefetch_row(const AttentionChunk& c, const std::byte* const* next, int64_t key) {
+inline void prefetch_row(const std::byte* const* next, int64_t key, int64_t row_bytes) {
   if (next == nullptr || next[key] == nullptr) return;
-  const int64_t row_bytes = c.head_dim * (c.is_bf16 ? 2 : 4);
   for (int64_t byte = 0; byte < row_bytes; byte += 64) {
     _mm_prefetch(reinterpret_cast<const char*>(next[key] + byte), _MM_HINT_T0);
   }
+}
+
+inline __m512 capped(__m512 score, float softcap) {
+  if (softcap == 0.0F) return score;
+  const __m512 cap = _mm512_set1_ps(softcap);
+  return _mm512_mul_ps(cap, hyperbolic_tangent(_mm512_div_ps(score, cap)));
 }
 
 // scores[r][tile] = scale * q[r] . K, n_rows at once.
@@ -127,8 +135,9 @@ inline void scores_of_rows(const AttentionChunk& c,
   for (int r = 0; r < n_rows; ++r) {
     for (int64_t v = 0; v < 4; ++v) sum[r][v] = _mm512_setzero_ps();
   }
+  const int64_t row_bytes = c.head_dim * (c.is_bf16 ? 2 : 4);
   for (int64_t d = 0; d < c.head_dim; ++d) {
-    if (d < tile) prefetch_row(c, next, d);
+    if (d < tile) prefetch_row(next, d, row_bytes);
     __m512 keys[4];
     for (int64_t v = 0; v < 4; ++v) keys[v] = _mm512_load_ps(k + d * tile + v * 16);
     for (int r = 0; r < n_rows; ++r) {
@@ -139,7 +148,8 @@ inline void scores_of_rows(const AttentionChunk& c,
   const __m512 scale = _mm512_set1_ps(c.scale);
   for (int r = 0; r < n_rows; ++r) {
     for (int64_t v = 0; v < 4; ++v) {
-      _mm512_store_ps(scores + r * tile + v * 16, _mm512_mul_ps(sum[r][v], scale));
+      const __m512 score = capped(_mm512_mul_ps(sum[r][v], scale), c.softcap);
+      _mm512_store_ps(scores + r * tile + v * 16, score);
     }
   }
 }
@@ -193,14 +203,15 @@ inline void add_values(const AttentionChunk& c,
   for (int r = 0; r < n_rows; ++r) {
     const __m512 keep = _mm512_set1_ps(factor[r]);
     for (int64_t v = 0; v < n_vectors; ++v) {
-      sum[r][v] = _mm512_mul_ps(_mm512_load_ps(out + r * c.padded_dim + v * 16), keep);
+      sum[r][v] = _mm512_mul_ps(_mm512_load_ps(out + r * c.padded_v_dim + v * 16), keep);
     }
   }
+  const int64_t row_bytes = c.v_dim * (c.is_bf16 ? 2 : 4);
   for (int64_t key = begin; key < end; ++key) {
-    prefetch_row(c, next, key);
+    prefetch_row(next, key, row_bytes);
     __m512 values[n_vectors];
     for (int64_t v = 0; v < n_vectors; ++v) {
-      values[v] = _mm512_load_ps(v_tile + key * c.padded_dim + v * 16);
+      values[v] = _mm512_load_ps(v_tile + key * c.padded_v_dim + v * 16);
     }
     for (int r = 0; r < n_rows; ++r) {
       const __m512 weight = _mm512_set1_ps(p[r * tile + key]);
@@ -211,7 +222,7 @@ inline void add_values(const AttentionChunk& c,
   }
   for (int r = 0; r < n_rows; ++r) {
     for (int64_t v = 0; v < n_vectors; ++v) {
-      _mm512_store_ps(out + r * c.padded_dim + v * 16, sum[r][v]);
+      _mm512_store_ps(out + r * c.padded_v_dim + v * 16, sum[r][v]);
     }
   }
 }
@@ -226,14 +237,14 @@ inline void add_values_of_rows(const AttentionChunk& c,
                                const std::byte* const* next,
                                float* out) {
   int64_t d = 0;
-  for (; d + 64 <= c.padded_dim; d += 64) {
+  for (; d + 64 <= c.padded_v_dim; d += 64) {
     add_values<n_rows, 4>(c, p, factor, v_tile + d, begin, end, d == 0 ? next : nullptr, out + d);
   }
-  if (d + 32 <= c.padded_dim) {
+  if (d + 32 <= c.padded_v_dim) {
     add_values<n_rows, 2>(c, p, factor, v_tile + d, begin, end, d == 0 ? next : nullptr, out + d);
     d += 32;
   }
-  if (d < c.padded_dim)
+  if (d < c.padded_v_dim)
     add_values<n_rows, 1>(c, p, factor, v_tile + d, begin, end, d == 0 ? next : nullptr, out + d);
 }
 
@@ -270,7 +281,7 @@ void value_tile(const AttentionChunk& c,
              begin,
              end,
              r == 0 ? next : nullptr,
-             c.out + r * c.padded_dim);
+             c.out + r * c.padded_v_dim);
     }
   };
   add(add_values_of_rows<6>, 6);
@@ -285,11 +296,11 @@ void attend_chunk_avx512(const AttentionChunk& c) {
   for (int64_t r = 0; r < c.n_rows; ++r) {
     c.maximum[r] = -__builtin_inff();
     c.sum[r] = 0.0F;
-    for (int64_t d = 0; d < c.padded_dim; ++d) c.out[r * c.padded_dim + d] = 0.0F;
+    for (int64_t d = 0; d < c.padded_v_dim; ++d) c.out[r * c.padded_v_dim + d] = 0.0F;
   }
-  float* k = c.scratch;                // [head_dim, tile]
-  float* v = k + tile * c.padded_dim;  // [tile, padded_dim]
-  float* p = v + tile * c.padded_dim;  // [max_rows, tile]
+  float* k = c.scratch;                  // [head_dim, tile]
+  float* v = k + tile * c.padded_dim;    // [tile, padded_v_dim]
+  float* p = v + tile * c.padded_v_dim;  // [max_rows, tile]
   float* factor = p + attention_max_rows * tile;
   const bool reads_bound = c.n_rows <= 16;  // decode: arithmetic does not hide the reads
   for (int64_t t = c.first_tile; t < c.end_tile; ++t) {

@@ -7,16 +7,19 @@
 
 namespace testbed::cpu {
 
-constexpr int64_t attention_tile = 64;  // keys; tiles start at multiples of it in the sequence
+constexpr int64_t attention_tile = 64;        // keys; tiles start at multiples of it
 constexpr int64_t attention_chunk_tiles = 8;  // a chunk of keys gives one partial result
 constexpr int64_t attention_max_rows = 48;    // query rows (queries x heads) of one block
 
 struct AttentionChunk {
   bool is_bf16 = false;
   int64_t head_dim = 0;
+  int64_t v_dim = 0;
   int64_t padded_dim = 0;  // head_dim rounded up to 16
+  int64_t padded_v_dim = 0;
   int64_t n_rows = 0;
   float scale = 1.0F;
+  float softcap = 0.0F;      // 0 = none
   const float* q = nullptr;  // [n_rows, padded_dim]
   // Tiles [first_tile, end_tile) of the chunk hold visible keys. Rows of K and V [(chunk_tiles + 1)
   // * tile], null for keys that no query row sees; the tile at end_tile is only prefetched.
@@ -28,16 +31,16 @@ struct AttentionChunk {
   const int32_t* first_key = nullptr;
   const int32_t* end_key = nullptr;
   // Result: running maximum (-inf without a visible key), sum of exponentials, unnormalised output
-  // [n_rows, padded_dim].
+  // [n_rows, padded_v_dim].
   float* maximum = nullptr;
   float* sum = nullptr;
   float* out = nullptr;
-  float* scratch = nullptr;  // attention_scratch_floats(padded_dim), 64-byte aligned
+  float* scratch = nullptr;  // attention_scratch_floats(), 64-byte aligned
 };
 
 // K transposed and V of one tile in f32, scores [max_rows, tile], factors [max_rows].
-constexpr int64_t attention_scratch_floats(int64_t padded_dim) {
-  return 2 * attention_tile * padded_dim + attention_max_rows * (attention_tile + 2);
+constexpr int64_t attention_scratch_floats(int64_t padded_dim, int64_t padded_v_dim) {
+  return attention_tile * (padded_dim + padded_v_dim) + attention_max_rows * (attention_tile + 2);
 }
 
 void attend_chunk_portable(const AttentionChunk& c);

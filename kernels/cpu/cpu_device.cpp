@@ -3,13 +3,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
+#include <vector>
 
 #include "kernels/cpu/attention.hpp"
 #include "kernels/cpu/elementwise.hpp"
 #include "kernels/cpu/linear.hpp"
 #include "kernels/cpu/packed_matrix.hpp"
 #include "kernels/cpu/processor.hpp"
+#include "kernels/cpu/routing.hpp"
+#include "kernels/cpu/rows.hpp"
 
 namespace testbed {
 namespace {
@@ -86,27 +88,41 @@ void CpuDevice::do_add(TensorView residual, TensorView x) { cpu::add(residual, x
 
 void CpuDevice::do_head_norm(TensorView x, TensorView weight, float eps) {
   const TensorView heads = x.reshaped({x.shape()[0] * x.shape()[1], x.shape()[2]});
-  cpu::rms_norm(heads, weight, eps, heads, *pool_, isa_);
+  if (!weight.empty()) {
+    cpu::rms_norm(heads, weight, eps, heads, *pool_, isa_);
+    return;
+  }
+  const Tensor ones(DType::F32, {x.shape()[2]});
+  std::fill_n(ones.as<float>(), ones.n_elements(), 1.0F);
+  cpu::rms_norm(heads, ones, eps, heads, *pool_, isa_);
+}
+
+void CpuDevice::multiply(const WeightMatrix& weight,
+                         TensorView x,
+                         const float* bias,
+                         TensorView y,
+                         cpu::ThreadPool& pool) const {
+  if (x.dtype() == DType::BF16 && weight.dtype() != DType::BF16) {
+    const Tensor wide(DType::F32, x.shape());
+    cpu::convert(x, wide, pool, isa_);
+    cpu::linear(packed(weight), wide, bias, y, pool, isa_);
+    return;
+  }
+  cpu::linear(packed(weight), x, bias, y, pool, isa_);
 }
 
 void CpuDevice::do_linear(TensorView x, const WeightMatrix& weight, TensorView bias, TensorView y) {
-  const float* bias_data = bias.empty() ? nullptr : bias.as<float>();
-  const TensorView rows = x.reshaped({x.n_rows(), weight.n_cols()});
-  const TensorView out = y.reshaped({y.n_rows(), weight.n_rows()});
-  if (rows.dtype() == DType::BF16 && weight.dtype() != DType::BF16) {
-    // bf16 activations on f32 or f16 weights: the arithmetic is f32.
-    const Tensor wide(DType::F32, rows.shape());
-    cpu::convert(rows, wide, *pool_, isa_);
-    cpu::linear(packed(weight), wide, bias_data, out, *pool_, isa_);
-    return;
-  }
-  cpu::linear(packed(weight), rows, bias_data, out, *pool_, isa_);
+  multiply(weight,
+           x.reshaped({x.n_rows(), weight.n_cols()}),
+           bias.empty() ? nullptr : bias.as<float>(),
+           y.reshaped({y.n_rows(), weight.n_rows()}),
+           *pool_);
 }
 
 void CpuDevice::do_rope(TensorView x,
                         std::span<const int64_t> positions,
                         const RopeFrequencies& frequencies) {
-  cpu::rope(x, positions, frequencies.inv_freq, frequencies.multiplier, *pool_, isa_);
+  cpu::rope(x, positions, frequencies, *pool_, isa_);
 }
 
 void CpuDevice::do_write_kv(TensorView k,
@@ -116,32 +132,114 @@ void CpuDevice::do_write_kv(TensorView k,
   cpu::write_kv(k, v, kv, slots, *pool_);
 }
 
-void CpuDevice::do_attention(TensorView q,
-                             const KvView& kv,
-                             const AttentionParams& params,
-                             TensorView out) {
+void CpuDevice::do_gather_blocks(const KvView& from,
+                                 std::span<const int32_t> blocks,
+                                 const KvView& to) {
+  cpu::gather_blocks(from, blocks, to, *pool_);
+}
+
+void CpuDevice::do_attention(
+    TensorView q, const KvView& kv, const AttentionParams& params, TensorView out, TensorView lse) {
   cpu::paged_attention({.q = q,
                         .kv = kv,
                         .sequences = params.sequences,
                         .window = params.window,
                         .scale = params.scale,
+                        .softcap = params.softcap,
                         .head_to_kv = params.head_to_kv,
-                        .out = out},
+                        .sinks = params.sinks,
+                        .out = out,
+                        .lse = lse},
                        *pool_,
                        isa_);
 }
 
-void CpuDevice::do_swiglu(TensorView gate_up, TensorView out) {
-  cpu::swiglu(gate_up, out, *pool_, isa_);
+void CpuDevice::do_merge_attention(TensorView total,
+                                   TensorView total_lse,
+                                   TensorView part,
+                                   TensorView part_lse) {
+  cpu::merge_attention(total, total_lse, part, part_lse, *pool_);
 }
 
+void CpuDevice::do_finish_attention(TensorView total,
+                                    TensorView total_lse,
+                                    TensorView sinks,
+                                    TensorView out) {
+  cpu::finish_attention(total, total_lse, sinks, out, *pool_);
+}
+
+void CpuDevice::do_gated_activation(Activation activation, TensorView gate_up, TensorView out) {
+  cpu::gated_activation(activation, gate_up, out, *pool_, isa_);
+}
+
+void CpuDevice::do_gated_activation(Activation activation,
+                                    TensorView gate,
+                                    TensorView up,
+                                    TensorView out) {
+  cpu::gated_activation(activation, gate, up, out, *pool_, isa_);
+}
+
+void CpuDevice::do_scale(TensorView x, float factor) { cpu::scale(x, factor, *pool_, isa_); }
+
+void CpuDevice::do_softcap(TensorView x, float cap) { cpu::softcap(x, cap, *pool_, isa_); }
+
 void CpuDevice::do_gather_rows(TensorView x, std::span<const int64_t> rows, TensorView out) {
-  for (size_t i = 0; i < rows.size(); ++i) {
-    const TensorView from = x.rows(rows[i], 1);
-    const TensorView to = out.rows(static_cast<int64_t>(i), 1);
-    std::memcpy(to.data(), from.data(), static_cast<size_t>(from.n_bytes()));
+  cpu::gather_rows(x, rows, out, *pool_);
+}
+
+void CpuDevice::do_copy_columns(
+    TensorView x, int64_t x_column, int64_t n, TensorView out, int64_t out_column) {
+  cpu::copy_columns(x, x_column, n, out, out_column, *pool_);
+}
+
+// A thread per head: their matrices are small. Contiguous copies make it the product of do_linear.
+void CpuDevice::do_head_linear(TensorView x, std::span<const WeightMatrix> weights, TensorView y) {
+  const int64_t m = x.shape()[0];
+  const int64_t n_heads = x.shape()[1];
+  const int64_t k = x.shape()[2];
+  const int64_t n = y.shape()[2];
+  pool_->parallel_for(n_heads, 1, [&](int64_t begin, int64_t end) {
+    cpu::ThreadPool alone(1, false);
+    const Tensor x_head(x.dtype(), {m, k});
+    const Tensor y_head(y.dtype(), {m, n});
+    for (int64_t h = begin; h < end; ++h) {
+      cpu::copy_columns(x.reshaped({m, n_heads * k}), h * k, k, x_head, 0, alone);
+      multiply(weights[static_cast<size_t>(h)], x_head, nullptr, y_head, alone);
+      cpu::copy_columns(y_head, 0, n, y.reshaped({m, n_heads * n}), h * n, alone);
+    }
+  });
+}
+
+void CpuDevice::do_route(TensorView logits,
+                         const RoutingParams& params,
+                         TensorView ids,
+                         TensorView weights) {
+  cpu::route(logits, params, ids, weights, *pool_);
+}
+
+void CpuDevice::do_expert_linear(TensorView x,
+                                 const ExpertRows& experts,
+                                 std::span<const WeightMatrix> weights,
+                                 TensorView biases,
+                                 TensorView y) {
+  for (int64_t e = 0; e < experts.n_experts(); ++e) {
+    const int64_t n_rows = experts.n_rows(e);
+    if (n_rows == 0) continue;
+    const WeightMatrix& weight = weights[static_cast<size_t>(e)];
+    const int64_t first = experts.first_row[static_cast<size_t>(e)];
+    multiply(weight,
+             x.rows(first, n_rows).reshaped({n_rows, weight.n_cols()}),
+             biases.empty() ? nullptr : biases.as<float>() + e * weight.n_rows(),
+             y.rows(first, n_rows).reshaped({n_rows, weight.n_rows()}),
+             *pool_);
   }
 }
+
+void CpuDevice::do_combine_rows(TensorView x, const WeightedRows& sums, TensorView out) {
+  cpu::combine_rows(x, sums, out, *pool_, isa_);
+}
+
+bool CpuDevice::do_all_finite(TensorView x) { return cpu::all_finite(x, *pool_, isa_); }
 
 void CpuDevice::do_row_max(TensorView logits, std::span<RowMax> out) {
   cpu::row_max(logits, out, *pool_, isa_);

@@ -42,13 +42,52 @@ class CpuDevice final : public Device {
                    TensorView v,
                    const KvView& kv,
                    std::span<const int64_t> slots) override;
+  void do_gather_blocks(const KvView& from,
+                        std::span<const int32_t> blocks,
+                        const KvView& to) override;
   void do_attention(TensorView q,
                     const KvView& kv,
                     const AttentionParams& params,
-                    TensorView out) override;
-  void do_swiglu(TensorView gate_up, TensorView out) override;
+                    TensorView out,
+                    TensorView lse) override;
+  void do_merge_attention(TensorView total,
+                          TensorView total_lse,
+                          TensorView part,
+                          TensorView part_lse) override;
+  void do_finish_attention(TensorView total,
+                           TensorView total_lse,
+                           TensorView sinks,
+                           TensorView out) override;
+  void do_gated_activation(Activation activation, TensorView gate_up, TensorView out) override;
+  void do_gated_activation(Activation activation,
+                           TensorView gate,
+                           TensorView up,
+                           TensorView out) override;
+  void do_scale(TensorView x, float factor) override;
+  void do_softcap(TensorView x, float cap) override;
   void do_gather_rows(TensorView x, std::span<const int64_t> rows, TensorView out) override;
+  void do_copy_columns(
+      TensorView x, int64_t x_column, int64_t n, TensorView out, int64_t out_column) override;
+  void do_head_linear(TensorView x, std::span<const WeightMatrix> weights, TensorView y) override;
+  void do_route(TensorView logits,
+                const RoutingParams& params,
+                TensorView ids,
+                TensorView weights) override;
+  void do_expert_linear(TensorView x,
+                        const ExpertRows& experts,
+                        std::span<const WeightMatrix> weights,
+                        TensorView biases,
+                        TensorView y) override;
+  void do_combine_rows(TensorView x, const WeightedRows& sums, TensorView out) override;
+  bool do_all_finite(TensorView x) override;
   void do_row_max(TensorView logits, std::span<RowMax> out) override;
+
+  // x, y [m, columns]; bias F32 or null. bf16 activations on f32 or f16 weights: in f32.
+  void multiply(const WeightMatrix& weight,
+                TensorView x,
+                const float* bias,
+                TensorView y,
+                cpu::ThreadPool& pool) const;
 
   std::shared_ptr<cpu::ThreadPool> pool_;
   cpu::Isa isa_;

@@ -3,47 +3,15 @@
 #include "kernels/cpu/elementwise.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <limits>
 #include <vector>
 
-#include "kernels/cpu/elementwise_kernels.hpp"
+#include "kernels/cpu/elementwise_types.hpp"
 
 namespace testbed::cpu {
 namespace {
-
-// A thread is worth waking for this many elements.
-constexpr int64_t thread_elements = int64_t{16} << 10;
-
-int64_t granule_rows(int64_t row_elements) {
-  return std::max<int64_t>(1, thread_elements / std::max<int64_t>(1, row_elements));
-}
-
-const ElementwiseKernels& kernels_for(Isa isa) {
-  CHECK(isa <= best_isa());
-  if (isa >= Isa::avx512) return elementwise_avx512();
-  return isa == Isa::avx2 ? elementwise_avx2() : elementwise_portable();
-}
-
-template <typename T>
-const ActivationKernels<T>& kernels_of(Isa isa) {
-  if constexpr (std::is_same_v<T, float>) {
-    return kernels_for(isa).f32;
-  } else {
-    return kernels_for(isa).bf;
-  }
-}
-
-// Calls run with a null pointer of the activations' element type.
-template <typename Run>
-void with_type(DType dtype, const Run& run) {
-  CHECK(dtype == DType::F32 || dtype == DType::BF16);
-  if (dtype == DType::F32) {
-    run(static_cast<float*>(nullptr));
-  } else {
-    run(static_cast<bf16*>(nullptr));
-  }
-}
 
 void check_same(TensorView a, TensorView b) {
   CHECK(a.dtype() == b.dtype() && a.n_elements() == b.n_elements());
@@ -61,6 +29,83 @@ struct Rows {
   explicit Rows(TensorView x)
       : n_rows(x.n_elements() == 0 ? 0 : x.n_elements() / x.shape()[-1]), n_cols(x.shape()[-1]) {}
 };
+
+// Rotates heads of one row after another. Interleaved pairs are first laid out as two halves.
+template <typename T>
+class RowRotation {
+ public:
+  RowRotation(const RopeFrequencies& frequencies, Isa isa)
+      : frequencies_(frequencies),
+        kernels_(kernels_of<T>(isa)),
+        half_(static_cast<int64_t>(frequencies.inv_freq.size())),
+        table_(static_cast<size_t>(2 * half_)),
+        halves_(static_cast<size_t>(frequencies.interleaved ? 2 * half_ : 0)) {}
+
+  void set_position(int64_t position) {
+    for (int64_t i = 0; i < half_; ++i) {
+      const double angle =
+          static_cast<double>(position) * frequencies_.inv_freq[static_cast<size_t>(i)];
+      cosine()[i] = static_cast<float>(std::cos(angle) * frequencies_.multiplier);
+      sine()[i] = static_cast<float>(std::sin(angle) * frequencies_.multiplier);
+    }
+  }
+
+  void rotate(T* head) {  // [2 * half]
+    if (!frequencies_.interleaved) {
+      kernels_.rotate(head, head + half_, cosine(), sine(), half_);
+      return;
+    }
+    T* low = halves_.data();
+    T* high = low + half_;
+    for (int64_t i = 0; i < half_; ++i) {
+      low[i] = head[2 * i];
+      high[i] = head[2 * i + 1];
+    }
+    kernels_.rotate(low, high, cosine(), sine(), half_);
+    for (int64_t i = 0; i < half_; ++i) {
+      head[2 * i] = low[i];
+      head[2 * i + 1] = high[i];
+    }
+  }
+
+ private:
+  float* cosine() { return table_.data(); }
+  float* sine() { return table_.data() + half_; }
+
+  const RopeFrequencies& frequencies_;
+  const ActivationKernels<T>& kernels_;
+  int64_t half_;
+  std::vector<float> table_;  // cosines, then sines, of one row
+  std::vector<T> halves_;
+};
+
+// Where the gates and ups [m, f] are; their rows are `pitch` elements apart.
+template <typename T>
+struct GateAndUp {
+  const T* gate;
+  const T* up;
+  int64_t pitch;
+};
+
+template <typename T>
+void gate_rows(
+    Activation activation, const GateAndUp<T>& in, TensorView out, ThreadPool& pool, Isa isa) {
+  const Rows rows(out);
+  const int64_t f = rows.n_cols;
+  if (rows.n_rows == 0) return;
+  // A single row is cut too: with many columns it is worth it.
+  const int64_t n_pieces = rows.n_rows == 1 ? (f + thread_elements - 1) / thread_elements : 1;
+  const int64_t piece = (f + n_pieces - 1) / n_pieces;
+  const auto run = kernels_of<T>(isa).gated[static_cast<size_t>(activation)];
+  pool.parallel_for(rows.n_rows * n_pieces, granule_rows(piece), [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t row = i / n_pieces;
+      const int64_t first = i % n_pieces * piece;
+      const int64_t at = row * in.pitch + first;
+      run(in.gate + at, in.up + at, out.as<T>() + row * f + first, std::min(piece, f - first));
+    }
+  });
+}
 
 }  // namespace
 
@@ -118,58 +163,75 @@ void add(TensorView residual, TensorView x, ThreadPool& pool, Isa isa) {
 
 void rope(TensorView x,
           std::span<const int64_t> positions,
-          std::span<const double> inv_freq,
-          double multiplier,
+          const RopeFrequencies& frequencies,
           ThreadPool& pool,
           Isa isa) {
   CHECK(x.shape().rank() == 3 && x.shape()[0] == static_cast<int64_t>(positions.size()));
   const int64_t n_heads = x.shape()[1];
   const int64_t head_dim = x.shape()[2];
-  const int64_t half = head_dim / 2;
-  CHECK(head_dim == 2 * static_cast<int64_t>(inv_freq.size()));
+  CHECK(head_dim == 2 * static_cast<int64_t>(frequencies.inv_freq.size()));
   with_type(x.dtype(), [&]<typename T>(T*) {
-    const auto& kernels = kernels_of<T>(isa);
     const int64_t granule = granule_rows(n_heads * head_dim);
     pool.parallel_for(x.n_rows(), granule, [&](int64_t begin, int64_t end) {
-      std::vector<float> table(static_cast<size_t>(head_dim));  // cosines, then sines, of one row
-      float* cosine = table.data();
-      float* sine = cosine + half;
+      RowRotation<T> rotation(frequencies, isa);
       for (int64_t row = begin; row < end; ++row) {
-        const auto position = static_cast<double>(positions[static_cast<size_t>(row)]);
-        for (int64_t i = 0; i < half; ++i) {
-          const double angle = position * inv_freq[static_cast<size_t>(i)];
-          cosine[i] = static_cast<float>(std::cos(angle) * multiplier);
-          sine[i] = static_cast<float>(std::sin(angle) * multiplier);
-        }
+        rotation.set_position(positions[static_cast<size_t>(row)]);
         for (int64_t h = 0; h < n_heads; ++h) {
-          T* head = x.as<T>() + (row * n_heads + h) * head_dim;
-          kernels.rotate(head, head + half, cosine, sine, half);
+          rotation.rotate(x.as<T>() + (row * n_heads + h) * head_dim);
         }
       }
     });
   });
 }
 
-void swiglu(TensorView gate_up, TensorView out, ThreadPool& pool, Isa isa) {
-  const Rows rows(out);
+void gated_activation(
+    Activation activation, TensorView gate_up, TensorView out, ThreadPool& pool, Isa isa) {
+  const int64_t f = Rows(out).n_cols;
   CHECK(gate_up.dtype() == out.dtype() && gate_up.n_elements() == 2 * out.n_elements());
-  CHECK(gate_up.shape()[-1] == 2 * rows.n_cols);
-  const int64_t f = rows.n_cols;
-  if (rows.n_rows == 0) return;
-  // A single row is cut too: with many columns it is worth it.
-  const int64_t n_pieces = rows.n_rows == 1 ? (f + thread_elements - 1) / thread_elements : 1;
-  const int64_t piece = (f + n_pieces - 1) / n_pieces;
+  CHECK(gate_up.shape()[-1] == 2 * f);
   with_type(out.dtype(), [&]<typename T>(T*) {
-    const auto& kernels = kernels_of<T>(isa);
-    pool.parallel_for(rows.n_rows * n_pieces, granule_rows(piece), [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        const int64_t row = i / n_pieces;
-        const int64_t first = i % n_pieces * piece;
-        const T* gate = gate_up.as<T>() + row * 2 * f + first;
-        kernels.swiglu(gate, gate + f, out.as<T>() + row * f + first, std::min(piece, f - first));
-      }
+    const T* gate = gate_up.as<T>();
+    gate_rows(activation, GateAndUp<T>{gate, gate + f, 2 * f}, out, pool, isa);
+  });
+}
+
+void gated_activation(Activation activation,
+                      TensorView gate,
+                      TensorView up,
+                      TensorView out,
+                      ThreadPool& pool,
+                      Isa isa) {
+  check_same(gate, out);
+  check_same(up, out);
+  with_type(out.dtype(), [&]<typename T>(T*) {
+    const GateAndUp<T> in{gate.as<T>(), up.as<T>(), Rows(out).n_cols};
+    gate_rows(activation, in, out, pool, isa);
+  });
+}
+
+void scale(TensorView x, float factor, ThreadPool& pool, Isa isa) {
+  with_type(x.dtype(), [&]<typename T>(T*) {
+    pool.parallel_for(x.n_elements(), thread_elements, [&](int64_t begin, int64_t end) {
+      kernels_of<T>(isa).multiply(x.as<T>() + begin, factor, end - begin);
     });
   });
+}
+
+void softcap(TensorView x, float cap, ThreadPool& pool, Isa isa) {
+  CHECK(x.dtype() == DType::F32);
+  pool.parallel_for(x.n_elements(), thread_elements, [&](int64_t begin, int64_t end) {
+    kernels_for(isa).softcap(x.as<float>() + begin, cap, end - begin);
+  });
+}
+
+bool all_finite(TensorView x, ThreadPool& pool, Isa isa) {
+  std::atomic<bool> finite = true;
+  with_type(x.dtype(), [&]<typename T>(T*) {
+    pool.parallel_for(x.n_elements(), thread_elements, [&](int64_t begin, int64_t end) {
+      if (!kernels_of<T>(isa).finite(x.as<T>() + begin, end - begin)) finite = false;
+    });
+  });
+  return finite;
 }
 
 void convert(TensorView from, TensorView to, ThreadPool& pool, Isa isa) {

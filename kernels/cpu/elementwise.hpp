@@ -5,10 +5,12 @@
 #include <cstdint>
 #include <span>
 
+#include "kernels/base/routing.hpp"
 #include "kernels/base/row_max.hpp"
 #include "kernels/base/tensor.hpp"
 #include "kernels/cpu/isa.hpp"
 #include "kernels/cpu/thread_pool.hpp"
+#include "kernels/device.hpp"
 
 namespace testbed::cpu {
 
@@ -25,16 +27,28 @@ void add_rms_norm(TensorView residual,
                   ThreadPool& pool,
                   Isa isa);
 void add(TensorView residual, TensorView x, ThreadPool& pool, Isa isa);
-// Rotates pairs (i, i + head_dim / 2) of x [m, heads, head_dim] in place by positions[row] *
-// inv_freq[i]; cos and sin are computed in double, times multiplier.
+// Rotates the pairs of x [m, heads, head_dim] in place by positions[row] * inv_freq[i]; cos and sin
+// are computed in double, times the multiplier.
 void rope(TensorView x,
           std::span<const int64_t> positions,
-          std::span<const double> inv_freq,
-          double multiplier,
+          const RopeFrequencies& frequencies,
           ThreadPool& pool,
           Isa isa);
-// out[m, f] = silu(gate) * up, gate_up [m, 2f] = gate | up.
-void swiglu(TensorView gate_up, TensorView out, ThreadPool& pool, Isa isa);
+// out[m, f] = activation(gate, up), gate_up [m, 2f] = gate | up.
+void gated_activation(
+    Activation activation, TensorView gate_up, TensorView out, ThreadPool& pool, Isa isa);
+// The same from two tensors [m, f].
+void gated_activation(Activation activation,
+                      TensorView gate,
+                      TensorView up,
+                      TensorView out,
+                      ThreadPool& pool,
+                      Isa isa);
+// x *= factor.
+void scale(TensorView x, float factor, ThreadPool& pool, Isa isa);
+// x = cap * tanh(x / cap). x F32.
+void softcap(TensorView x, float cap, ThreadPool& pool, Isa isa);
+bool all_finite(TensorView x, ThreadPool& pool, Isa isa);
 // F32 <-> BF16, same number of elements.
 void convert(TensorView from, TensorView to, ThreadPool& pool, Isa isa);
 

@@ -18,8 +18,14 @@ struct ActivationKernels {
   float (*add_sum_squares)(T* residual, const T* x, int64_t n);
   // out = x * factor * weight.
   void (*scale)(const T* x, float factor, const float* weight, T* out, int64_t n);
-  // out = gate / (1 + exp(-gate)) * up.
-  void (*swiglu)(const T* gate, const T* up, T* out, int64_t n);
+  // x *= factor.
+  void (*multiply)(T* x, float factor, int64_t n);
+  // sum += factor * x.
+  void (*add_scaled)(float* sum, const T* x, float factor, int64_t n);
+  // Whether every x[i] is.
+  bool (*finite)(const T* x, int64_t n);
+  // out = activation(gate, up), in the order of Activation.
+  void (*gated[3])(const T* gate, const T* up, T* out, int64_t n);
   // (low, high) = (low cos - high sin, high cos + low sin), elementwise.
   void (*rotate)(T* low, T* high, const float* cosine, const float* sine, int64_t n);
 };
@@ -29,6 +35,8 @@ struct ElementwiseKernels {
   ActivationKernels<bf16> bf;
   void (*narrow)(const float* from, bf16* to, int64_t n);
   void (*widen)(const bf16* from, float* to, int64_t n);
+  // x = cap * tanh(x / cap).
+  void (*softcap)(float* x, float cap, int64_t n);
   RowMax (*row_max)(const float* x, int64_t n);
 };
 

@@ -83,21 +83,87 @@ void scale(const T* x, float factor, const float* weight, T* out, int64_t n) {
   tail.copy_to(out + i, n - i);
 }
 
-V silu_times(V gate, V up) {
-  const V e = exponential(Lanes::sub(Lanes::set1(0.0F), gate));
-  return Lanes::mul(Lanes::div(gate, Lanes::add(Lanes::set1(1.0F), e)), up);
+// x = value(x), a vector at a time.
+template <typename T, typename Value>
+void map_in_place(T* x, int64_t n, const Value& value) {
+  int64_t i = 0;
+  for (; i + width <= n; i += width) Lanes::store(x + i, value(Lanes::load(x + i)));
+  if (i == n) return;
+  Tail<T> tail(x + i, n - i);
+  Lanes::store(tail.values, value(Lanes::load(tail.values)));
+  tail.copy_to(x + i, n - i);
 }
 
 template <typename T>
-void swiglu(const T* gate, const T* up, T* out, int64_t n) {
+void multiply(T* x, float factor, int64_t n) {
+  const V f = Lanes::set1(factor);
+  map_in_place(x, n, [f](V v) { return Lanes::mul(v, f); });
+}
+
+void softcap(float* x, float cap, int64_t n) {
+  const V c = Lanes::set1(cap);
+  map_in_place(x, n, [c](V v) { return Lanes::mul(c, hyperbolic_tangent(Lanes::div(v, c))); });
+}
+
+template <typename T>
+void add_scaled(float* sum, const T* x, float factor, int64_t n) {
+  const V f = Lanes::set1(factor);
   int64_t i = 0;
   for (; i + width <= n; i += width) {
-    Lanes::store(out + i, silu_times(Lanes::load(gate + i), Lanes::load(up + i)));
+    Lanes::store(sum + i, Lanes::fma(f, Lanes::load(x + i), Lanes::load(sum + i)));
+  }
+  if (i == n) return;
+  Tail<float> tail(sum + i, n - i);
+  const V last = Lanes::load(Tail<T>(x + i, n - i).values);
+  Lanes::store(tail.values, Lanes::fma(f, last, Lanes::load(tail.values)));
+  tail.copy_to(sum + i, n - i);
+}
+
+template <typename T>
+bool finite(const T* x, int64_t n) {
+  V zero_or_nan = Lanes::set1(0.0F);
+  int64_t i = 0;
+  for (; i + width <= n; i += width) {
+    zero_or_nan = Lanes::fma(Lanes::load(x + i), Lanes::set1(0.0F), zero_or_nan);
+  }
+  const V last = Lanes::load(Tail<T>(x + i, n - i).values);
+  return sum_lanes(Lanes::fma(last, Lanes::set1(0.0F), zero_or_nan)) == 0.0F;
+}
+
+// x sigmoid(-y).
+V sigmoid_times(V x, V y) { return Lanes::div(x, Lanes::add(Lanes::set1(1.0F), exponential(y))); }
+
+V silu(V gate, V up) {
+  return Lanes::mul(sigmoid_times(gate, Lanes::sub(Lanes::set1(0.0F), gate)), up);
+}
+
+// g / 2 (1 + tanh(z)) = g / (1 + exp(-2z)), z = sqrt(2 / pi) (g + 0.044715 g^3).
+V gelu_tanh(V gate, V up) {
+  constexpr float minus_2_root = -1.5957691216F;
+  const V square = Lanes::mul(gate, gate);
+  const V inner =
+      Lanes::fma(square, Lanes::set1(0.044715F * minus_2_root), Lanes::set1(minus_2_root));
+  return Lanes::mul(sigmoid_times(gate, Lanes::mul(gate, inner)), up);
+}
+
+// min(a, b) and max(a, b) are b where one is NaN: it passes on.
+V clamped_swiglu(V gate, V up) {
+  const V g = Lanes::min(Lanes::set1(7.0F), gate);
+  const V u = Lanes::min(Lanes::set1(7.0F), Lanes::max(Lanes::set1(-7.0F), up));
+  return Lanes::mul(sigmoid_times(g, Lanes::mul(Lanes::set1(-1.702F), g)),
+                    Lanes::add(u, Lanes::set1(1.0F)));
+}
+
+template <typename T, V (*activation)(V, V)>
+void gated(const T* gate, const T* up, T* out, int64_t n) {
+  int64_t i = 0;
+  for (; i + width <= n; i += width) {
+    Lanes::store(out + i, activation(Lanes::load(gate + i), Lanes::load(up + i)));
   }
   if (i == n) return;
   Tail<T> tail(gate + i, n - i);
-  Lanes::store(tail.values,
-               silu_times(Lanes::load(tail.values), Lanes::load(Tail<T>(up + i, n - i).values)));
+  const V last = Lanes::load(Tail<T>(up + i, n - i).values);
+  Lanes::store(tail.values, activation(Lanes::load(tail.values), last));
   tail.copy_to(out + i, n - i);
 }
 
@@ -163,16 +229,21 @@ RowMax row_max(const float* x, int64_t n) {
 }
 
 template <typename T>
-constexpr ActivationKernels<T> activation_kernels = {.sum_squares = sum_squares<T>,
-                                                     .add_sum_squares = add_sum_squares<T>,
-                                                     .scale = scale<T>,
-                                                     .swiglu = swiglu<T>,
-                                                     .rotate = rotate<T>};
+constexpr ActivationKernels<T> activation_kernels = {
+    .sum_squares = sum_squares<T>,
+    .add_sum_squares = add_sum_squares<T>,
+    .scale = scale<T>,
+    .multiply = multiply<T>,
+    .add_scaled = add_scaled<T>,
+    .finite = finite<T>,
+    .gated = {gated<T, silu>, gated<T, gelu_tanh>, gated<T, clamped_swiglu>},
+    .rotate = rotate<T>};
 
 constexpr ElementwiseKernels kernels = {.f32 = activation_kernels<float>,
                                         .bf = activation_kernels<bf16>,
                                         .narrow = convert<float, bf16>,
                                         .widen = convert<bf16, float>,
+                                        .softcap = softcap,
                                         .row_max = row_max};
 
 }  // namespace

@@ -29,16 +29,18 @@ constexpr std::array<int64_t, 6> k_splits{1, 2, 4, 8, 16, 32};
 constexpr double small_tile_cost = 0.2;
 
 // Every SM works through ceil(tiles / n_sm) whole tiles, and pays for each one's pipeline fill. The
-// best tile shape and split counts, as a library picks them.
+// best tile shape and split counts, as a library picks them. Several matrices are one grouped
+// product: its tiles are those of all of them, each with the mean of their rows.
 double tiled_compute_s(const DeviceSpec& device,
                        const OpTiming& timing,
                        const OpShape& shape,
                        double peak_flops) {
   const int64_t n_sm = device.chip.n_sm;
+  const int64_t rows = ceil_div(shape.m, shape.n_matrices);
   const double sm_flops = timing.compute_efficiency * peak_flops / static_cast<double>(n_sm);
   double best = std::numeric_limits<double>::infinity();
   for (const Tile& tile : tiles) {
-    const int64_t n_tiles = ceil_div(shape.m, tile.m) * ceil_div(shape.n, tile.n);
+    const int64_t n_tiles = shape.n_matrices * ceil_div(rows, tile.m) * ceil_div(shape.n, tile.n);
     const auto tile_m = static_cast<double>(tile.m);
     const auto tile_n = static_cast<double>(tile.n);
     const double slowdown = 1.0 + small_tile_cost * (128.0 / tile_m + 128.0 / tile_n - 1.5);
@@ -85,6 +87,13 @@ bool has_tensor_cores(const ChipSpec& chip) {
   return std::stoi(chip.architecture.substr(prefix.size())) >= first_with;
 }
 
+bool is_product(OpKind kind) { return kind == OpKind::linear || kind == OpKind::expert_linear; }
+
+// A layer has exactly one op that ends its attention.
+bool ends_attention(OpKind kind, const OpShape& shape) {
+  return (kind == OpKind::attention || kind == OpKind::merge) && !shape.partial;
+}
+
 bool decodes(const OpShape& shape) { return shape.n_query_rows == shape.n_sequences; }
 
 // A device without SMs has one unit of work at a time.
@@ -127,7 +136,7 @@ const OpTiming& timing_of(const DeviceTiming& timing,
                           OpKind kind,
                           const OpShape& shape,
                           MathType math) {
-  if (kind == OpKind::linear) return narrow(math) ? timing.linear_fp8 : timing.linear;
+  if (is_product(kind)) return narrow(math) ? timing.linear_fp8 : timing.linear;
   if (kind == OpKind::attention)
     return decodes(shape) ? timing.attention_decode : timing.attention_prefill;
   return timing.elementwise;
@@ -139,7 +148,7 @@ double body_s(const DeviceSpec& device,
               const OpShape& shape,
               MathType math) {
   const OpTiming& timing = timing_of(device.timing, kind, shape, math);
-  if (kind == OpKind::linear) return linear_s(device, timing, cost, shape, math);
+  if (is_product(kind)) return linear_s(device, timing, cost, shape, math);
   if (kind == OpKind::attention)
     return decodes(shape) ? decode_s(device, cost, shape, math) : prefill_s(device, cost, math);
   return seconds(static_cast<double>(cost.memory_bytes()),
@@ -154,7 +163,7 @@ double pass_op_seconds(const DeviceSpec& device,
                        const OpCost& cost,
                        const OpShape& shape,
                        MathType math) {
-  const double overhead = kind == OpKind::attention ? device.timing.layer_overhead_s : 0.0;
+  const double overhead = ends_attention(kind, shape) ? device.timing.layer_overhead_s : 0.0;
   return body_s(device, kind, cost, shape, math) + overhead;
 }
 

@@ -7,8 +7,9 @@
 
 namespace testbed {
 
-// Inside a forward pass: without the op's start, which overlaps the op before it. The attention op
-// carries layer_overhead_s instead: a layer has exactly one per pass. `math` is what the products
+// Inside a forward pass: without the op's start, which overlaps the op before it. The op that ends
+// a layer's attention (the attention itself, or the last merge of partial results) carries
+// layer_overhead_s instead: a layer has exactly one per pass. `math` is what the products
 // are done in; the device must have a peak for it. An infinite memory bandwidth or peak drops the
 // term that it bounds (what if).
 double pass_op_seconds(

@@ -2,6 +2,8 @@
 
 #include <sys/mman.h>
 
+#include <vector>
+
 #include "kernels/base/errors.hpp"
 #include "kernels/base/hash.hpp"
 #include "kernels/sim/op_time.hpp"
@@ -79,6 +81,49 @@ void SimDevice::do_row_max(TensorView logits, std::span<RowMax> out) {
     row.value = static_cast<float>(draws_ >> 40);
     row.index = static_cast<int32_t>(mix64(draws_) % n);
     row.finite = true;
+  }
+}
+
+namespace {
+
+// k distinct numbers of [0, n), every set as likely (Floyd's algorithm, Bentley & Floyd 1987): each
+// step takes a draw from one number more, or that number if the draw is taken. Ascending.
+void draw_distinct(uint64_t& draw, int64_t n, std::span<int32_t> out) {
+  const auto k = static_cast<int64_t>(out.size());
+  for (int64_t i = 0; i < k; ++i) {
+    draw = mix64(draw);
+    const int64_t last = n - k + i;
+    const auto number = static_cast<int32_t>(draw % static_cast<uint64_t>(last + 1));
+    const auto end = out.begin() + i;
+    out[static_cast<size_t>(i)] =
+        std::find(out.begin(), end, number) != end ? static_cast<int32_t>(last) : number;
+  }
+  std::sort(out.begin(), out.end());
+}
+
+}  // namespace
+
+// The groups that may be chosen from first, then top_k distinct experts of theirs, uniformly; equal
+// weights.
+void SimDevice::do_route(TensorView logits,
+                         const RoutingParams& params,
+                         TensorView ids,
+                         TensorView weights) {
+  const int64_t n_experts = logits.shape()[1];
+  const int64_t top_k = params.rule.top_k;
+  CHECK(static_cast<int64_t>(params.row_keys.size()) == logits.n_rows());
+  const int64_t group_size = n_experts / params.rule.n_groups;
+  std::vector<int32_t> groups(static_cast<size_t>(params.rule.top_k_groups));
+  for (int64_t row = 0; row < logits.n_rows(); ++row) {
+    uint64_t draw = params.row_keys[static_cast<size_t>(row)];
+    draw_distinct(draw, params.rule.n_groups, groups);
+    const std::span<int32_t> chosen(ids.as<int32_t>() + row * top_k, static_cast<size_t>(top_k));
+    draw_distinct(draw, params.rule.top_k_groups * group_size, chosen);
+    for (int32_t& id : chosen) {
+      id = static_cast<int32_t>(groups[static_cast<size_t>(id / group_size)] * group_size +
+                                id % group_size);
+    }
+    std::fill_n(weights.as<float>() + row * top_k, top_k, 1.0F / static_cast<float>(top_k));
   }
 }
 

@@ -50,6 +50,11 @@ class SimDevice final : public Device {
   void do_charge(OpKind kind, const OpCost& cost, const OpShape& shape, DType operands) override;
   // Random values: every row's largest logit is somewhere else, on some rank.
   void do_row_max(TensorView logits, std::span<RowMax> out) override;
+  // Draws by the rows' keys alone: no rank's state, no groups. Writes the host tensors.
+  void do_route(TensorView logits,
+                const RoutingParams& params,
+                TensorView ids,
+                TensorView weights) override;
 
   void do_embed(std::span<const int32_t> /*ids*/,
                 const WeightMatrix& /*table*/,
@@ -77,14 +82,51 @@ class SimDevice final : public Device {
                    TensorView /*v*/,
                    const KvView& /*kv*/,
                    std::span<const int64_t> /*slots*/) override {}
+  void do_gather_blocks(const KvView& /*from*/,
+                        std::span<const int32_t> /*blocks*/,
+                        const KvView& /*to*/) override {}
   void do_attention(TensorView /*q*/,
                     const KvView& /*kv*/,
                     const AttentionParams& /*params*/,
-                    TensorView /*out*/) override {}
-  void do_swiglu(TensorView /*gate_up*/, TensorView /*out*/) override {}
+                    TensorView /*out*/,
+                    TensorView /*lse*/) override {}
+  void do_merge_attention(TensorView /*total*/,
+                          TensorView /*total_lse*/,
+                          TensorView /*part*/,
+                          TensorView /*part_lse*/) override {}
+  void do_finish_attention(TensorView /*total*/,
+                           TensorView /*total_lse*/,
+                           TensorView /*sinks*/,
+                           TensorView /*out*/) override {}
+  void do_gated_activation(Activation /*activation*/,
+                           TensorView /*gate_up*/,
+                           TensorView /*out*/) override {}
+  void do_gated_activation(Activation /*activation*/,
+                           TensorView /*gate*/,
+                           TensorView /*up*/,
+                           TensorView /*out*/) override {}
+  void do_scale(TensorView /*x*/, float /*factor*/) override {}
+  void do_softcap(TensorView /*x*/, float /*cap*/) override {}
   void do_gather_rows(TensorView /*x*/,
                       std::span<const int64_t> /*rows*/,
                       TensorView /*out*/) override {}
+  void do_copy_columns(TensorView /*x*/,
+                       int64_t /*x_column*/,
+                       int64_t /*n*/,
+                       TensorView /*out*/,
+                       int64_t /*out_column*/) override {}
+  void do_head_linear(TensorView /*x*/,
+                      std::span<const WeightMatrix> /*weights*/,
+                      TensorView /*y*/) override {}
+  void do_expert_linear(TensorView /*x*/,
+                        const ExpertRows& /*experts*/,
+                        std::span<const WeightMatrix> /*weights*/,
+                        TensorView /*biases*/,
+                        TensorView /*y*/) override {}
+  void do_combine_rows(TensorView /*x*/,
+                       const WeightedRows& /*sums*/,
+                       TensorView /*out*/) override {}
+  bool do_all_finite(TensorView /*x*/) override { return true; }
 
   const DeviceSpec& spec_;
   SimClock& sim_clock_;

@@ -1,2 +1,2 @@
 testbed_unit_test(cpu_linear_test testbed_cpu)
-testbed_unit_test(cpu_attention_test testbed_cpu nlohmann_json::nlohmann_json)
+testbed_unit_test(cpu_attention_test testbed_cpu)

@@ -3,81 +3,13 @@
 
 #include <bit>
 #include <cmath>
-#include <cstring>
-#include <functional>
-#include <limits>
-#include <random>
-#include <string>
 #include <vector>
 
-#include "kernels/base/tensor.hpp"
 #include "kernels/cpu/elementwise.hpp"
-#include "tests/unit/tolerance.hpp"
+#include "tests/unit/elementwise_support.hpp"
 
 namespace testbed::cpu {
 namespace {
-
-constexpr float infinity = std::numeric_limits<float>::infinity();
-constexpr float nan = std::numeric_limits<float>::quiet_NaN();
-
-// Runs test(isa, pool) for each instruction set here, with one thread and with three.
-void everywhere(const std::function<void(Isa, ThreadPool&)>& test) {
-  for (const int n_threads : {1, 3}) {
-    ThreadPool pool(n_threads, false);
-    for (const Isa isa : {Isa::portable, Isa::avx2, Isa::avx512, Isa::avx512_bf16}) {
-      if (isa > best_isa()) continue;
-      SCOPED_TRACE(std::string(isa_name(isa)) + ", threads " + std::to_string(n_threads));
-      test(isa, pool);
-    }
-  }
-}
-
-double at(TensorView t, int64_t i) {
-  return t.dtype() == DType::F32 ? t.as<float>()[i] : to_f32(t.as<bf16>()[i]);
-}
-void set(TensorView t, int64_t i, double value) {
-  if (t.dtype() == DType::F32) {
-    t.as<float>()[i] = static_cast<float>(value);
-  } else {
-    t.as<bf16>()[i] = to_bf16(static_cast<float>(value));
-  }
-}
-
-Tensor random(DType dtype, Shape shape, unsigned seed, double scale = 1.0) {
-  Tensor t(dtype, shape);
-  std::mt19937 generator(seed);
-  std::normal_distribution<double> normal(0.0, scale);
-  for (int64_t i = 0; i < t.n_elements(); ++i) set(t, i, normal(generator));
-  return t;
-}
-
-Tensor copy(TensorView t) {
-  Tensor out(t.dtype(), t.shape());
-  std::memcpy(out.data(), t.data(), static_cast<size_t>(t.n_bytes()));
-  return out;
-}
-
-bool same_bits(TensorView a, TensorView b) {
-  return std::memcmp(a.data(), b.data(), static_cast<size_t>(a.n_bytes())) == 0;
-}
-
-// n roundings in a row, each relative to the result so far, are at most n u / (1 - n u) of it
-// (Higham 2002, lemma 3.1).
-double roundings(double n) {
-  const double nu = n * tolerance::f32_rounding;
-  return nu / (1 - nu);
-}
-
-// The element was computed in f32 to within error, then stored; subnormals of either type are
-// rounded to a multiple of the smallest.
-void expect_near(TensorView got, int64_t i, double expected, double error) {
-  const double stored = tolerance::store(got.dtype(), std::abs(expected) + error);
-  const double smallest = got.dtype() == DType::F32 ? 0x1p-149 : 0x1p-133;
-  EXPECT_NEAR(at(got, i), expected, error + stored + smallest) << "element " << i;
-}
-
-const std::vector<DType> dtypes = {DType::F32, DType::BF16};
-const std::vector<int64_t> widths = {1, 2, 15, 16, 17, 64, 80, 127, 576, 4096};
 
 // Of the sum of squares, every term is positive and passes a chain of at most n / 4 + 12 roundings
 // (four sums side by side, then across the lanes); the root halves that. Five more: the mean, eps,
@@ -152,73 +84,82 @@ TEST(CpuElementwise, D22_norm_of_values_whose_squares_overflow_is_nan_not_zero) 
   });
 }
 
+std::vector<double> frequencies_of(int64_t head_dim) {
+  std::vector<double> inv_freq(static_cast<size_t>(head_dim / 2));
+  for (size_t i = 0; i < inv_freq.size(); ++i) {
+    inv_freq[i] = std::pow(1e4, -2 * static_cast<double>(i) / static_cast<double>(head_dim));
+  }
+  return inv_freq;
+}
+
 // cos, sin, products and sum are rounded once each; each output is a sum of two products.
-TEST(CpuElementwise, rope_rotates_halves) {
+void check_rope(bool interleaved, Isa isa, ThreadPool& pool) {
   const std::vector<int64_t> positions = {0, 1, 2, 4095, 131071};
   const auto n_rows = static_cast<int64_t>(positions.size());
-  everywhere([&](Isa isa, ThreadPool& pool) {
+  constexpr int64_t n_heads = 3;
+  for (const DType dtype : dtypes) {
+    for (const int64_t head_dim : {2, 16, 64, 80, 128, 256}) {
+      const int64_t half = head_dim / 2;
+      const std::vector<double> inv_freq = frequencies_of(head_dim);
+      const Tensor before = random(dtype, {n_rows, n_heads, head_dim}, 1);
+      const Tensor x = copy(before);
+      rope(x, positions, {inv_freq, 1.25, interleaved}, pool, isa);
+      const int64_t partner = interleaved ? 1 : half;
+      for (int64_t i = 0; i < x.n_elements(); ++i) {
+        const int64_t d = i % head_dim;
+        const int64_t row = i / (n_heads * head_dim);
+        const int64_t pair = interleaved ? d / 2 : d % half;
+        const bool is_first = interleaved ? d % 2 == 0 : d < half;
+        const double angle = static_cast<double>(positions[static_cast<size_t>(row)]) *
+                             inv_freq[static_cast<size_t>(pair)];
+        const double own = at(before, i) * 1.25 * std::cos(angle);
+        const double other =
+            at(before, is_first ? i + partner : i - partner) * 1.25 * std::sin(angle);
+        const double expected = is_first ? own - other : own + other;
+        expect_near(x, i, expected, (std::abs(own) + std::abs(other)) * roundings(3));
+      }
+    }
+  }
+}
+
+TEST(CpuElementwise, rope_rotates_halves) {
+  everywhere([](Isa isa, ThreadPool& pool) { check_rope(false, isa, pool); });
+}
+
+TEST(CpuElementwise, rope_rotates_interleaved_pairs) {
+  everywhere([](Isa isa, ThreadPool& pool) { check_rope(true, isa, pool); });
+}
+
+TEST(CpuElementwise, scale_rounds_once) {
+  everywhere([](Isa isa, ThreadPool& pool) {
     for (const DType dtype : dtypes) {
-      for (const int64_t head_dim : {2, 16, 64, 80, 128, 256}) {
-        const int64_t half = head_dim / 2;
-        const int64_t n_heads = 3;
-        std::vector<double> inv_freq;
-        for (int64_t i = 0; i < half; ++i) {
-          inv_freq.push_back(
-              std::pow(1e4, -2 * static_cast<double>(i) / static_cast<double>(head_dim)));
-        }
-        const Tensor before = random(dtype, {n_rows, n_heads, head_dim}, 1);
+      for (const int64_t n : widths) {
+        const Tensor before = random(dtype, {3, n}, 1);
         const Tensor x = copy(before);
-        rope(x, positions, inv_freq, 1.25, pool, isa);
+        scale(x, 1.7F, pool, isa);
         for (int64_t i = 0; i < x.n_elements(); ++i) {
-          const int64_t d = i % head_dim;
-          const int64_t row = i / (n_heads * head_dim);
-          const double angle = static_cast<double>(positions[static_cast<size_t>(row)]) *
-                               inv_freq[static_cast<size_t>(d % half)];
-          const double own = at(before, i) * 1.25 * std::cos(angle);
-          const double other = at(before, d < half ? i + half : i - half) * 1.25 * std::sin(angle);
-          const double expected = d < half ? own - other : own + other;
-          expect_near(x, i, expected, (std::abs(own) + std::abs(other)) * roundings(3));
+          Tensor expected(dtype, {1});
+          set(expected, 0, static_cast<float>(at(before, i)) * 1.7F);
+          EXPECT_EQ(at(x, i), at(expected, 0));
         }
       }
     }
   });
 }
 
-// exp is off by a few roundings (its polynomial's last steps, 2^k is exact) and 6e-9 of truncation;
-// the sum, the quotient and the product are one each. Where exp would pass the end of its range
-// (|gate| > 88) the true value is below |gate| exp(-87).
-TEST(CpuElementwise, swiglu) {
+TEST(CpuElementwise, all_finite_finds_any_element) {
   everywhere([](Isa isa, ThreadPool& pool) {
     for (const DType dtype : dtypes) {
-      for (const int64_t f : {1, 15, 16, 33, 1536, 20000, 50001}) {
-        const int64_t m = f > 2000 ? 1 : 4;
-        const Tensor gate_up = random(dtype, {m, 2 * f}, 1, 20.0);
-        Tensor out(dtype, {m, f});
-        swiglu(gate_up, out, pool, isa);
-        for (int64_t i = 0; i < m * f; ++i) {
-          const int64_t row = i / f;
-          const double gate = at(gate_up, row * 2 * f + i % f);
-          const double up = at(gate_up, row * 2 * f + f + i % f);
-          const double expected = gate / (1 + std::exp(-gate)) * up;
-          const double beyond = gate < -87 ? std::abs(gate * up) * std::exp(-87.0) : 0.0;
-          expect_near(out, i, expected, std::abs(expected) * roundings(9) + beyond);
-        }
-      }
-    }
-  });
-}
-
-TEST(CpuElementwise, D22_swiglu_passes_non_finite_values_on) {
-  everywhere([](Isa isa, ThreadPool& pool) {
-    for (const int64_t f : {3, 16}) {
-      for (const float bad : {nan, infinity}) {
-        for (const int64_t where : {int64_t{1}, f + 1}) {
-          const Tensor gate_up = random(DType::F32, {1, 2 * f}, 1);
-          gate_up.as<float>()[where] = bad;
-          Tensor out(DType::F32, {1, f});
-          swiglu(gate_up, out, pool, isa);
-          EXPECT_FALSE(std::isfinite(out.as<float>()[1]));
-          EXPECT_TRUE(std::isfinite(out.as<float>()[0]));
+      for (const int64_t n : {1, 15, 16, 17, 33, 50000}) {
+        const Tensor x = random(dtype, {2, n}, 1);
+        EXPECT_TRUE(all_finite(x, pool, isa));
+        for (const int64_t where : {int64_t{0}, n, 2 * n - 1}) {
+          for (const float bad : {nan, infinity, -infinity}) {
+            const double before = at(x, where);
+            set(x, where, bad);
+            EXPECT_FALSE(all_finite(x, pool, isa)) << where << " of " << n;
+            set(x, where, before);
+          }
         }
       }
     }
@@ -310,8 +251,13 @@ TEST(CpuElementwise, no_rows_is_no_work) {
     const Tensor weight = random(DType::F32, {16}, 2);
     const Tensor none(DType::F32, {0, 16});
     rms_norm(none, weight, 1e-5F, none, pool, isa);
-    swiglu(Tensor(DType::F32, {0, 32}), none, pool, isa);
-    rope(Tensor(DType::F32, {0, 2, 4}), {}, std::vector<double>{1.0, 0.1}, 1.0, pool, isa);
+    gated_activation(Activation::silu, Tensor(DType::F32, {0, 32}), none, pool, isa);
+    gated_activation(Activation::silu, none, none, none, pool, isa);
+    scale(none, 2.0F, pool, isa);
+    softcap(none, 2.0F, pool, isa);
+    EXPECT_TRUE(all_finite(none, pool, isa));
+    const std::vector<double> inv_freq = {1.0, 0.1};
+    rope(Tensor(DType::F32, {0, 2, 4}), {}, {inv_freq, 1.0, true}, pool, isa);
     row_max(none, {}, pool, isa);
   });
 }

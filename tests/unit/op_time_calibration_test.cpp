@@ -10,6 +10,8 @@
 #include <set>
 #include <tuple>
 
+#include "kernels/attention_cost.hpp"
+#include "kernels/base/contiguous_sequence.hpp"
 #include "kernels/cost.hpp"
 #include "kernels/sim/op_time.hpp"
 #include "runtime/config/device_config.hpp"
@@ -44,19 +46,18 @@ Op attention(const MeasuredRow& row) {
   const bool decode = row.text("phase") == "decode";
   const int64_t batch = row.integer("batch");
   const int64_t context = row.integer("context");
-  const AttentionSequence sequence{.n_rows = decode ? 1 : context,
-                                   .first_position = decode ? context - 1 : 0};
-  const std::vector<AttentionSequence> sequences(static_cast<size_t>(batch), sequence);
+  const int64_t n_rows = decode ? 1 : context;
+  const ContiguousSequence sequence(n_rows, context);
+  const std::vector<AttentionSequence> sequences(static_cast<size_t>(batch), sequence.view());
   const int64_t n_kv_heads = row.integer("n_kv_heads");
-  return {
-      OpKind::attention,
-      attention_cost(
-          sequences, 0, row.integer("n_heads"), n_kv_heads, row.integer("head_dim"), DType::BF16),
-      {.n_sequences = batch,
-       .n_query_rows = batch * sequence.n_rows,
-       .longest_context = context,
-       .n_kv_heads = n_kv_heads},
-      MathType::bf16};
+  const int64_t head_dim = row.integer("head_dim");
+  return {OpKind::attention,
+          attention_cost(sequences, 0, row.integer("n_heads"), {n_kv_heads, head_dim, head_dim}),
+          {.n_sequences = batch,
+           .n_query_rows = batch * n_rows,
+           .longest_context = context,
+           .n_kv_heads = n_kv_heads},
+          MathType::bf16};
 }
 
 // The table's rows of one GPU, one entry per shape: half of the groups (weight shapes, head counts)

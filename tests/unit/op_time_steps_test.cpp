@@ -8,6 +8,8 @@
 
 #include <cstdio>
 
+#include "kernels/attention_cost.hpp"
+#include "kernels/base/contiguous_sequence.hpp"
 #include "kernels/cost.hpp"
 #include "kernels/sim/op_time.hpp"
 #include "runtime/config/device_config.hpp"
@@ -30,11 +32,12 @@ double linear(const DeviceSpec& device, int64_t n, int64_t k) {
 }
 
 double attention(const DeviceSpec& device, int64_t n_heads, int64_t n_kv_heads, int64_t head_dim) {
-  const AttentionSequence sequence{.n_rows = 1, .first_position = n_tokens - 1};
+  const ContiguousSequence decode(1, n_tokens);
+  const AttentionSequence sequence = decode.view();
   return op(
       device,
       OpKind::attention,
-      attention_cost({&sequence, 1}, 0, n_heads, n_kv_heads, head_dim, dtype),
+      attention_cost({&sequence, 1}, 0, n_heads, {n_kv_heads, head_dim, head_dim, dtype}),
       {.n_sequences = 1, .n_query_rows = 1, .longest_context = n_tokens, .n_kv_heads = n_kv_heads});
 }
 
@@ -47,7 +50,9 @@ double layer_s(const DeviceSpec& device, const ModelConfig& model, int64_t tp) {
   const int64_t f = model.d_ff / tp;
   return 2 * op(device, OpKind::norm, norm_cost(1, d, true, dtype)) + linear(device, q, d) +
          2 * linear(device, kv, d) + op(device, OpKind::rope, rope_cost(q + kv, dtype)) +
-         op(device, OpKind::kv_write, kv_write_cost(1, n_kv_heads, model.head_dim, dtype)) +
+         op(device,
+            OpKind::kv_write,
+            kv_write_cost(1, {n_kv_heads, model.head_dim, model.head_dim, dtype})) +
          attention(device, n_heads, n_kv_heads, model.head_dim) + linear(device, d, q) +
          linear(device, 2 * f, d) + op(device, OpKind::activation, activation_cost(1, f, dtype)) +
          linear(device, d, f);

@@ -7,6 +7,8 @@
 #include <cmath>
 #include <limits>
 
+#include "kernels/attention_cost.hpp"
+#include "kernels/base/contiguous_sequence.hpp"
 #include "kernels/cost.hpp"
 
 namespace testbed {
@@ -50,6 +52,43 @@ TEST(OpTime, whole_tiles_cost_whole_waves) {
   EXPECT_LT(linear_s(device, 12800, 12800, 8192), 1.05 * ideal_s);
 }
 
+TEST(OpTime, experts_are_one_grouped_product) {
+  constexpr int64_t side = 64;  // of a tile
+  DeviceSpec device = ideal();
+  device.timing.tile_fill_k = 4096.0;  // so much that splitting K never pays
+  device.memory_bytes_per_s = std::numeric_limits<double>::infinity();
+  const auto experts_s = [&](int64_t m, int64_t n_experts, int64_t n) {
+    return pass_op_seconds(device,
+                           OpKind::expert_linear,
+                           grouped_linear_cost(m, n_experts, n, side, DType::BF16, DType::BF16),
+                           {.m = m, .n = n, .k = side, .n_matrices = n_experts},
+                           MathType::bf16);
+  };
+  // The experts' tiles share the SMs: 10 experts of 10 tiles are 100 tiles, one wave.
+  EXPECT_DOUBLE_EQ(experts_s(10 * side, 10, 10 * side), linear_s(device, side, 100 * side, side));
+  // One row of each costs as much as the 16 of a whole tile.
+  EXPECT_DOUBLE_EQ(experts_s(10, 10, 10 * side), experts_s(160, 10, 10 * side));
+  EXPECT_DOUBLE_EQ(experts_s(side, 1, 100 * side), linear_s(device, side, 100 * side, side));
+  // A product per expert with all rows in one would need fewer tiles.
+  EXPECT_GT(experts_s(100, 100, 10 * side), 2 * linear_s(device, 100, 10 * side, side));
+}
+
+TEST(OpTime, the_op_that_ends_attention_carries_the_layers_overhead) {
+  DeviceSpec device = ideal();
+  device.timing.layer_overhead_s = 1e-5;
+  const auto time_s = [&](OpKind kind, bool partial) {
+    return pass_op_seconds(device,
+                           kind,
+                           {},
+                           {.n_sequences = 1, .n_query_rows = 1, .partial = partial},
+                           MathType::bf16);
+  };
+  EXPECT_DOUBLE_EQ(time_s(OpKind::attention, false), 1e-5);
+  EXPECT_DOUBLE_EQ(time_s(OpKind::attention, true), 0.0);
+  EXPECT_DOUBLE_EQ(time_s(OpKind::merge, true), 0.0);
+  EXPECT_DOUBLE_EQ(time_s(OpKind::merge, false), 1e-5);
+}
+
 TEST(OpTime, infinite_bandwidth_leaves_finite_compute_and_overhead) {
   DeviceSpec device = ideal();
   device.memory_bytes_per_s = 1e11;
@@ -66,8 +105,9 @@ TEST(OpTime, infinite_bandwidth_leaves_finite_compute_and_overhead) {
   EXPECT_EQ(pass_op_seconds(
                 device, OpKind::norm, norm_cost(8, 4096, true, DType::BF16), {}, MathType::bf16),
             0.0);
-  const AttentionSequence sequence{.n_rows = 1, .first_position = 999};
-  const OpCost cost = attention_cost({&sequence, 1}, 0, 32, 8, 128, DType::BF16);
+  const ContiguousSequence decode(1, 1000);
+  const AttentionSequence sequence = decode.view();
+  const OpCost cost = attention_cost({&sequence, 1}, 0, 32, {8, 128, 128});
   const OpShape shape{
       .n_sequences = 1, .n_query_rows = 1, .longest_context = 1000, .n_kv_heads = 8};
   EXPECT_DOUBLE_EQ(pass_op_seconds(device, OpKind::attention, cost, shape, MathType::bf16), 1e-5);
@@ -85,8 +125,9 @@ TEST(OpTime, a_pass_pays_the_layer_overhead_a_kernel_its_start) {
                   pass_op_seconds(device, OpKind::linear, product, product_shape, MathType::bf16),
               3e-6,
               1e-18);
-  const AttentionSequence chunk{.n_rows = 64, .first_position = 0};
-  const OpCost cost = attention_cost({&chunk, 1}, 0, 4, 2, 64, DType::BF16);
+  const ContiguousSequence prefill(64, 64);
+  const AttentionSequence chunk = prefill.view();
+  const OpCost cost = attention_cost({&chunk, 1}, 0, 4, {2, 64, 64});
   const OpShape shape{.n_sequences = 1, .n_query_rows = 64, .longest_context = 64, .n_kv_heads = 2};
   EXPECT_NEAR(pass_op_seconds(device, OpKind::attention, cost, shape, MathType::bf16) -
                   op_seconds(device, OpKind::attention, cost, shape, MathType::bf16),

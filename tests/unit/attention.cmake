@@ -1,0 +1,3 @@
+testbed_unit_test(cpu_attention_units_test testbed_cpu nlohmann_json::nlohmann_json)
+testbed_unit_test(cpu_attention_runs_test testbed_cpu)
+testbed_unit_test(attention_cost_test testbed_device)

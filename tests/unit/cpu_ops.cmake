@@ -1,0 +1,4 @@
+testbed_unit_test(cpu_activation_test testbed_cpu)
+testbed_unit_test(cpu_experts_test testbed_cpu)
+testbed_unit_test(cpu_routing_test testbed_cpu testbed_sim_device)
+testbed_unit_test(cpu_routing_fixtures_test testbed_cpu testbed_weights)
