@@ -40,15 +40,18 @@ struct Group {
   // Ranks of a node share its links: sharing counts them.
   Pace within(CommOp op, CommAlgorithm algorithm, double sent_bytes) const {
     if (n_local() == 1) return {};
-    return pace_on(
-        cluster.node.link, timing_key(op, algorithm), n_bytes, size(), n_local(), sent_bytes);
+    return pace_on(cluster.node.link,
+                   timing_key(op, algorithm),
+                   n_bytes,
+                   {size(), n_local(), n_nodes()},
+                   sent_bytes);
   }
   // Every crossing is a message between two NICs.
   Pace across(double sent_bytes) const {
     if (n_nodes() == 1) return {};
     CHECK(cluster.fabric.has_value());
     const std::string key = timing_key(CommOp::send, CommAlgorithm::direct);
-    return pace_on(cluster.fabric->nic, key, n_bytes, size(), 2, sent_bytes);
+    return pace_on(cluster.fabric->nic, key, n_bytes, {size(), 2, n_nodes()}, sent_bytes);
   }
 };
 
@@ -155,6 +158,8 @@ class Scheduler {
         CHECK(op_ == CommOp::all_reduce && group_.n_nodes() == 1);
         rounds_.together(nvls_all_reduce(n_elements_, group_.size()), once_s() + within_.step_s);
         break;
+      case CommAlgorithm::low_latency:  // only of rows: row_exchange.hpp
+        CHECK(false);
       case CommAlgorithm::direct:
       case CommAlgorithm::one_shot:
       case CommAlgorithm::two_shot:

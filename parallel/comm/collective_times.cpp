@@ -28,15 +28,10 @@ double to_picoseconds(double seconds) {
 }  // namespace
 
 CollectiveKey collective_key(CommOp op, int64_t n_bytes, const GroupPlacement& placement) {
-  CollectiveKey key{.op = op, .n_bytes = n_bytes, .node_of = {}, .device_of = placement.device_of};
-  std::vector<int> seen;
-  key.node_of.reserve(placement.node_of.size());
-  for (const int node : placement.node_of) {
-    auto at = std::find(seen.begin(), seen.end(), node);
-    if (at == seen.end()) at = seen.insert(seen.end(), node);
-    key.node_of.push_back(static_cast<int>(at - seen.begin()));
-  }
-  return key;
+  return {.op = op,
+          .n_bytes = n_bytes,
+          .node_of = by_first_appearance(placement.node_of),
+          .device_of = placement.device_of};
 }
 
 void play(VirtualTime& time,
@@ -70,8 +65,23 @@ void play(VirtualTime& time,
   }
 }
 
-CollectiveTimes::CollectiveTimes(const ClusterSpec& cluster, std::optional<CommAlgorithm> only)
-    : cluster_(cluster), only_(only) {}
+CollectiveTimes::CollectiveTimes(const ClusterSpec& cluster,
+                                 std::optional<CommAlgorithm> only,
+                                 bool fixed_order)
+    : cluster_(cluster), only_(only), fixed_order_(fixed_order) {}
+
+// What the links can do and the run allows.
+std::vector<CommAlgorithm> CollectiveTimes::allowed(const CollectiveKey& key,
+                                                    const GroupPlacement& placement) const {
+  std::vector<CommAlgorithm> algorithms = algorithms_for(key.op, placement, cluster_, key.n_bytes);
+  if (fixed_order_) std::erase(algorithms, CommAlgorithm::nvls);
+  if (!only_ || key.op != CommOp::all_reduce) return algorithms;
+  if (std::find(algorithms.begin(), algorithms.end(), *only_) != algorithms.end()) return {*only_};
+  std::string names;
+  for (const CommAlgorithm a : algorithms) names += " " + std::string(algorithm_name(a));
+  throw ConfigError("--algorithm " + std::string(algorithm_name(*only_)) + ": the links of " +
+                    cluster_.name + " can do" + names + (fixed_order_ ? " in a fixed order" : ""));
+}
 
 void CollectiveTimes::compute(const std::vector<CollectiveKey>& keys) {
   struct Case {
@@ -85,17 +95,7 @@ void CollectiveTimes::compute(const std::vector<CollectiveKey>& keys) {
   for (const CollectiveKey& key : keys) {
     if (!times_.try_emplace(key).second) continue;
     const GroupPlacement placement{key.node_of, key.device_of};
-    std::vector<CommAlgorithm> algorithms =
-        algorithms_for(key.op, placement, cluster_, key.n_bytes);
-    if (only_ && key.op == CommOp::all_reduce) {
-      if (std::find(algorithms.begin(), algorithms.end(), *only_) == algorithms.end()) {
-        std::string names;
-        for (const CommAlgorithm a : algorithms) names += " " + std::string(algorithm_name(a));
-        throw ConfigError("--algorithm " + std::string(algorithm_name(*only_)) + ": the links of " +
-                          cluster_.name + " can do" + names);
-      }
-      algorithms = {*only_};
-    }
+    const std::vector<CommAlgorithm> algorithms = allowed(key, placement);
     CHECK(!algorithms.empty());
     for (const CommAlgorithm algorithm : algorithms) {
       cases.push_back(

@@ -42,9 +42,11 @@ void play(VirtualTime& time,
 
 class CollectiveTimes {
  public:
-  // `only`: the algorithm that all-reduces have to take (--algorithm).
+  // `only`: the algorithm that all-reduces have to take (--algorithm). fixed_order: none whose sums
+  // are in no stated order (NVLS: the switch adds what comes first).
   explicit CollectiveTimes(const ClusterSpec& cluster,
-                           std::optional<CommAlgorithm> only = std::nullopt);
+                           std::optional<CommAlgorithm> only = std::nullopt,
+                           bool fixed_order = false);
 
   // Plays every algorithm of every key that is not known yet. Makes a VirtualTime: none may exist.
   // Throws ConfigError if the links cannot do the algorithm asked for.
@@ -56,8 +58,12 @@ class CollectiveTimes {
   const ClusterSpec& cluster() const { return cluster_; }
 
  private:
+  std::vector<CommAlgorithm> allowed(const CollectiveKey& key,
+                                     const GroupPlacement& placement) const;
+
   ClusterSpec cluster_;
   std::optional<CommAlgorithm> only_;
+  bool fixed_order_;
   std::map<CollectiveKey, std::vector<TimedAlgorithm>> times_;
 };
 

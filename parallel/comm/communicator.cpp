@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <exception>
 #include <iterator>
+#include <numeric>
 #include <utility>
 
 #include "kernels/base/clock.hpp"
@@ -15,6 +16,16 @@ namespace {
 bool holds_data(TensorView x) { return x.data() != nullptr || x.n_elements() == 0; }
 
 }  // namespace
+
+int64_t row_bytes(TensorView x) {
+  int64_t elements = 1;
+  for (int i = 1; i < x.shape().rank(); ++i) elements *= x.shape()[i];
+  return dtype_bytes(x.dtype(), elements);
+}
+
+int GroupInfo::n_nodes() const {
+  return node_of.empty() ? 1 : 1 + *std::max_element(node_of.begin(), node_of.end());
+}
 
 std::optional<CommAlgorithm> algorithm_by_name(std::string_view name) {
   const auto* const found = std::find(std::begin(algorithm_names), std::end(algorithm_names), name);
@@ -52,6 +63,7 @@ void Pending::wait() {
   work->wait();
   if (sink_ == nullptr) return;
   record_.wait_end_ns = clock_->now_ns();
+  record_.arrived_ns = work->arrived_ns();
   sink_->on_comm(record_);
 }
 
@@ -80,12 +92,15 @@ CommRecord Communicator::record(CommOp op) const {
 template <typename Do>
 void Communicator::collective(CommRecord record, Do&& work) {
   record.sequence = next_collective_++;
-  if (sink_ == nullptr || size() == 1) {
-    work();
+  // Of nothing: every rank knows, and none comes.
+  const bool is_empty =
+      record.payload_bytes == 0 && record.op != CommOp::barrier && record.op != CommOp::all_to_all;
+  if (sink_ == nullptr || size() == 1 || is_empty) {
+    work(record);
     return;
   }
   record.post_begin_ns = clock_.now_ns();
-  work();
+  work(record);
   record.post_end_ns = record.wait_begin_ns = record.wait_end_ns = clock_.now_ns();
   sink_->on_comm(record);
 }
@@ -101,7 +116,7 @@ void Communicator::all_reduce(TensorView x) {
     mine.wire_bytes =
         wire_bytes_of(mine.op, mine.algorithm, x.n_bytes(), dtype_bytes(x.dtype(), 1));
   }
-  collective(mine, [&] {
+  collective(mine, [&](CommRecord&) {
     if (x.n_elements() > 0) do_all_reduce(x, mine.algorithm);
   });
 }
@@ -116,8 +131,48 @@ void Communicator::all_gather(TensorView local, TensorView out) {
     mine.wire_bytes =
         wire_bytes_of(mine.op, mine.algorithm, out.n_bytes(), dtype_bytes(out.dtype(), 1));
   }
-  collective(mine, [&] {
+  collective(mine, [&](CommRecord&) {
     if (out.n_elements() > 0) do_all_gather(local, out);
+  });
+}
+
+void Communicator::reduce_scatter(TensorView x, TensorView out) {
+  CHECK(x.dtype() == DType::F32 || x.dtype() == DType::BF16);
+  CHECK(out.dtype() == x.dtype() && x.n_bytes() == size() * out.n_bytes());
+  CHECK(holds_data(x) && holds_data(out));
+  CommRecord mine = record(CommOp::reduce_scatter);
+  mine.payload_bytes = x.n_bytes();
+  if (size() > 1) {
+    mine.algorithm = reduce_scatter_algorithm(x.n_bytes());
+    mine.wire_bytes =
+        wire_bytes_of(mine.op, mine.algorithm, x.n_bytes(), dtype_bytes(x.dtype(), 1));
+  }
+  collective(mine, [&](CommRecord&) {
+    if (x.n_elements() > 0) do_reduce_scatter(x, out);
+  });
+}
+
+void Communicator::all_to_all(TensorView send,
+                              std::span<const int64_t> send_rows,
+                              TensorView recv,
+                              std::span<const int64_t> recv_rows,
+                              const RowExchange& exchange) {
+  const auto n = static_cast<size_t>(size());
+  const auto own = static_cast<size_t>(rank());
+  CHECK(send_rows.size() == n && recv_rows.size() == n && send_rows[own] == recv_rows[own]);
+  CHECK(std::accumulate(send_rows.begin(), send_rows.end(), int64_t{0}) == send.n_rows());
+  CHECK(std::accumulate(recv_rows.begin(), recv_rows.end(), int64_t{0}) == recv.n_rows());
+  CHECK(send.dtype() == recv.dtype() && row_bytes(send) == row_bytes(recv));
+  CHECK(holds_data(send) && holds_data(recv));
+  const std::span<const int64_t> by_node = exchange.node_rows;
+  CHECK(by_node.empty() || by_node.size() == static_cast<size_t>(group_.n_nodes()));
+  CommRecord mine = record(CommOp::all_to_all);
+  mine.payload_bytes = send.n_bytes();
+  // A rank without rows takes part: others may send to it.
+  collective(mine, [&](CommRecord& told) {
+    const RowsSent sent = do_all_to_all(send, send_rows, recv, recv_rows, exchange);
+    told.algorithm = sent.algorithm;
+    told.wire_bytes = sent.wire_bytes;
   });
 }
 
@@ -127,7 +182,7 @@ void Communicator::broadcast(TensorView x, int root) {
   mine.algorithm = size() > 1 ? CommAlgorithm::direct : CommAlgorithm::none;
   mine.payload_bytes = x.n_bytes();
   mine.wire_bytes = rank() == root ? (size() - 1) * x.n_bytes() : 0;
-  collective(mine, [&] {
+  collective(mine, [&](CommRecord&) {
     if (size() > 1 && x.n_elements() > 0) do_broadcast(x, root);
   });
 }
@@ -135,7 +190,7 @@ void Communicator::broadcast(TensorView x, int root) {
 void Communicator::barrier() {
   CommRecord mine = record(CommOp::barrier);
   mine.algorithm = size() > 1 ? CommAlgorithm::direct : CommAlgorithm::none;
-  collective(mine, [&] {
+  collective(mine, [&](CommRecord&) {
     if (size() > 1) do_barrier();
   });
 }
@@ -157,6 +212,7 @@ Pending Communicator::recv(TensorView x, int source) {
 
 template <typename Post>
 Pending Communicator::message(CommRecord record, TensorView x, int peer, Post&& post) {
+  if (x.n_bytes() == 0) return {};  // both ends know: no message
   record.algorithm = CommAlgorithm::direct;
   record.peer = peer;
   record.payload_bytes = x.n_bytes();

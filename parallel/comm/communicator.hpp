@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -46,7 +47,8 @@ constexpr std::string_view comm_op_name(CommOp op) {
 // sums all, (n-1) S. two_shot: reduce-scatter then all-gather by direct exchange, 2(n-1)/n S. ring:
 // parts travel from neighbour to neighbour, 2(n-1)/n S for an all-reduce. tree: double binary tree.
 // nvls: the switch sums and multicasts, S + S/n. hierarchical: reduce-scatter in each node,
-// all-reduce across nodes, all-gather in each node. none: a group of one.
+// all-reduce across nodes, all-gather in each node; of rows (all_to_all): once to each node, handed
+// on within it. low_latency: rows written straight to each rank. none: a group of one.
 enum class CommAlgorithm : uint8_t {
   none,
   direct,
@@ -55,10 +57,18 @@ enum class CommAlgorithm : uint8_t {
   ring,
   tree,
   nvls,
-  hierarchical
+  hierarchical,
+  low_latency
 };
-constexpr std::string_view algorithm_names[] = {
-    "none", "direct", "one-shot", "two-shot", "ring", "tree", "nvls", "hierarchical"};
+constexpr std::string_view algorithm_names[] = {"none",
+                                                "direct",
+                                                "one-shot",
+                                                "two-shot",
+                                                "ring",
+                                                "tree",
+                                                "nvls",
+                                                "hierarchical",
+                                                "low-latency"};
 constexpr std::string_view algorithm_name(CommAlgorithm a) {
   return algorithm_names[static_cast<int>(a)];
 }
@@ -82,6 +92,7 @@ struct CommRecord {
   int64_t post_end_ns = 0;    // the call returned
   int64_t wait_begin_ns = 0;  // Pending::wait was entered
   int64_t wait_end_ns = 0;    // Pending::wait returned: for a recv the data is here
+  int64_t arrived_ns = 0;     // recv: when the data came, if the transport can tell; else 0
 };
 
 class CommSink {
@@ -98,6 +109,8 @@ class Pending {
    public:
     virtual ~Work() = default;
     virtual void wait() = 0;  // throws CommError on the deadline, naming the peer
+    // After wait: when the message had arrived, by this rank's clock; 0 if that is not known.
+    virtual int64_t arrived_ns() const { return 0; }
   };
   Pending() = default;
   Pending(std::unique_ptr<Work> work, CommSink* sink, const Clock& clock, const CommRecord& record);
@@ -119,7 +132,27 @@ struct GroupInfo {
   int rank = 0;  // within the group
   int size = 1;
   std::vector<int> world_ranks;  // [size]
+  // [size], node of each rank, numbered from 0 by first appearance; empty: all on one.
+  std::vector<int> node_of;
+
+  int node(int r) const { return node_of.empty() ? 0 : node_of[static_cast<size_t>(r)]; }
+  int n_nodes() const;
 };
+
+// How the rows of an all_to_all belong together, for links on which a row may cross to a node once.
+// It changes no result and, over MPI, nothing at all.
+struct RowExchange {
+  // dispatch: rows for several ranks are copies of one. combine: what comes from several ranks will
+  // be summed, so that a node may send one sum.
+  enum class Kind : uint8_t { rows, dispatch, combine };
+  Kind kind = Kind::rows;
+  // [n_nodes] of this rank, the same for a dispatch and its combine: rows that are distinct among
+  // those which go to (dispatch) or come from (combine) the ranks of a node. Empty: all are.
+  std::span<const int64_t> node_rows = {};
+};
+
+// Of one of the rows x [n, k...], n = 0 included.
+int64_t row_bytes(TensorView x);
 
 class Communicator {
  public:
@@ -140,6 +173,17 @@ class Communicator {
   void all_reduce(TensorView x);
   // local [k...] from every rank, to out [size, k...] in rank order, on every rank.
   void all_gather(TensorView local, TensorView out);
+  // x [size * n, k...] of equal shape on every rank; out [n, k...] = rank()'s part of the sum over
+  // the ranks. F32 or BF16, summed as all_reduce does. out may be that part of x.
+  void reduce_scatter(TensorView x, TensorView out);
+  // Rows for each rank, in rank order: send [sum of send_rows, k], of which send_rows[r] go to rank
+  // r; recv [sum of recv_rows, k] from each. Every rank knows what comes. Its payload is what the
+  // rank sends, its own rows included.
+  void all_to_all(TensorView send,
+                  std::span<const int64_t> send_rows,
+                  TensorView recv,
+                  std::span<const int64_t> recv_rows,
+                  const RowExchange& exchange = {});
   void broadcast(TensorView x, int root);
   void barrier();
   // Messages between one pair arrive in the order sent. n_bytes may exceed 2^31 (D23).
@@ -160,6 +204,14 @@ class Communicator {
   virtual CommAlgorithm all_gather_algorithm(int64_t /*n_bytes*/) const {
     return CommAlgorithm::direct;
   }
+  virtual CommAlgorithm reduce_scatter_algorithm(int64_t /*n_bytes*/) const {
+    return CommAlgorithm::direct;
+  }
+  // What an all_to_all took and sent from this rank: known when all ranks' rows are.
+  struct RowsSent {
+    CommAlgorithm algorithm = CommAlgorithm::none;
+    int64_t wire_bytes = 0;
+  };
   // What this rank sends; of ranks on several nodes it depends on where they sit.
   virtual int64_t wire_bytes_of(CommOp op,
                                 CommAlgorithm algorithm,
@@ -169,12 +221,19 @@ class Communicator {
  private:
   virtual void do_all_reduce(TensorView x, CommAlgorithm algorithm) = 0;
   virtual void do_all_gather(TensorView local, TensorView out) = 0;
+  virtual void do_reduce_scatter(TensorView x, TensorView out) = 0;
+  virtual RowsSent do_all_to_all(TensorView send,
+                                 std::span<const int64_t> send_rows,
+                                 TensorView recv,
+                                 std::span<const int64_t> recv_rows,
+                                 const RowExchange& exchange) = 0;
   virtual void do_broadcast(TensorView x, int root) = 0;
   virtual void do_barrier() = 0;
   virtual std::unique_ptr<Pending::Work> do_send(TensorView x, int target) = 0;
   virtual std::unique_ptr<Pending::Work> do_recv(TensorView x, int source) = 0;
 
   CommRecord record(CommOp op) const;
+  // work(CommRecord&) may fill in what is known only after it.
   template <typename Do>
   void collective(CommRecord record, Do&& work);
   template <typename Post>

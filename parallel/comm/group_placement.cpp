@@ -6,6 +6,15 @@
 
 namespace testbed {
 
+std::vector<int> by_first_appearance(const std::vector<int>& names) {
+  std::map<int, int> numbers;
+  std::vector<int> numbered(names.size());
+  std::transform(names.begin(), names.end(), numbered.begin(), [&](int name) {
+    return numbers.try_emplace(name, static_cast<int>(numbers.size())).first->second;
+  });
+  return numbered;
+}
+
 GroupPlacement one_node(int size) {
   GroupPlacement placement;
   placement.node_of.assign(static_cast<size_t>(size), 0);

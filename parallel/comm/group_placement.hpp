@@ -13,6 +13,9 @@ struct GroupPlacement {
   int size() const { return static_cast<int>(node_of.size()); }
 };
 
+// The same names numbered from 0 by first appearance.
+std::vector<int> by_first_appearance(const std::vector<int>& names);
+
 GroupPlacement one_node(int size);  // rank r on device r
 // World ranks by node, then by slot: rank r on device r mod n of node r / n.
 GroupPlacement placement_of(const std::vector<int>& world_ranks, int devices_per_node);

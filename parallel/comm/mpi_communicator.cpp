@@ -156,17 +156,21 @@ void MpiCommunicator::one_shot(TensorView x) {
   sum_in_order(parts_, x.data(), x.n_elements(), x.dtype());
 }
 
-void MpiCommunicator::two_shot(TensorView x) {
+MpiCommunicator::TwoShot MpiCommunicator::in_pieces(TensorView x) const {
   const int64_t limit =
       std::max<int64_t>(1, options_.sizes.piece_bytes / dtype_bytes(x.dtype(), 1));
-  const TwoShot shot{x, size(), std::min(limit, split_range(x.n_elements(), size(), 0).size())};
+  return {x, size(), std::min(limit, split_range(x.n_elements(), size(), 0).size())};
+}
+
+void MpiCommunicator::two_shot(TensorView x) {
+  const TwoShot shot = in_pieces(x);
   const int64_t n_steps = shot.n_steps();
   post_contributions(shot, 0);
   for (int64_t step = 0; step < n_steps; ++step) {
     if (step + 1 < n_steps) post_contributions(shot, step + 1);
     // Also ends my sends of this step, whose places in x the results may then take.
     wait(contributions_[static_cast<size_t>(step % 2)], "all_reduce");
-    sum_contributions(shot, step);
+    sum_contributions(shot, step, shot.at(shot.piece(rank(), step)));
     post_results(shot, step);
     if (step > 0) wait(results_[static_cast<size_t>((step - 1) % 2)], "all_reduce");
   }
@@ -188,14 +192,14 @@ void MpiCommunicator::post_contributions(const TwoShot& shot, int64_t step) {
   }
 }
 
-void MpiCommunicator::sum_contributions(const TwoShot& shot, int64_t step) {
+void MpiCommunicator::sum_contributions(const TwoShot& shot, int64_t step, std::byte* sum) {
   const int64_t slot_bytes = shot.piece_elements * shot.element_bytes();
   const std::byte* received = scratch_.data() + (step % 2) * size() * slot_bytes;
   const IndexRange mine = shot.piece(rank(), step);
   for (int r = 0; r < size(); ++r) {
     parts_[static_cast<size_t>(r)] = r == rank() ? shot.at(mine) : received + r * slot_bytes;
   }
-  sum_in_order(parts_, shot.at(mine), mine.size(), shot.x.dtype());
+  sum_in_order(parts_, sum, mine.size(), shot.x.dtype());
 }
 
 // My sum goes to everyone.
@@ -208,6 +212,49 @@ void MpiCommunicator::post_results(const TwoShot& shot, int64_t step) {
     requests.recv(shot.at(theirs), shot.n_bytes(theirs), r, collective_tag, comm_);
     requests.send(shot.at(mine), shot.n_bytes(mine), r, collective_tag, comm_);
   }
+}
+
+// The first half of a two-shot all-reduce: the same sums in the same pieces.
+void MpiCommunicator::do_reduce_scatter(TensorView x, TensorView out) {
+  if (size() == 1) {
+    if (out.data() != x.data()) std::memcpy(out.data(), x.data(), static_cast<size_t>(x.n_bytes()));
+    return;
+  }
+  const TwoShot shot = in_pieces(x);
+  auto* sum = static_cast<std::byte*>(out.data());
+  const int64_t n_steps = shot.n_steps();
+  post_contributions(shot, 0);
+  for (int64_t step = 0; step < n_steps; ++step) {
+    if (step + 1 < n_steps) post_contributions(shot, step + 1);
+    wait(contributions_[static_cast<size_t>(step % 2)], "reduce_scatter");
+    sum_contributions(shot, step, sum);
+    sum += shot.n_bytes(shot.piece(rank(), step));
+  }
+}
+
+Communicator::RowsSent MpiCommunicator::do_all_to_all(TensorView send,
+                                                      std::span<const int64_t> send_rows,
+                                                      TensorView recv,
+                                                      std::span<const int64_t> recv_rows,
+                                                      const RowExchange& /*exchange*/) {
+  MpiRequests& requests = contributions_.front();
+  const std::byte* from = static_cast<const std::byte*>(send.data());
+  auto* into = static_cast<std::byte*>(recv.data());
+  for (int r = 0; r < size(); ++r) {
+    const int64_t n_sent = send_rows[static_cast<size_t>(r)] * row_bytes(send);
+    const int64_t n_received = recv_rows[static_cast<size_t>(r)] * row_bytes(recv);
+    if (r != rank()) {
+      requests.recv(into, n_received, r, collective_tag, comm_);
+      requests.send(from, n_sent, r, collective_tag, comm_);
+    } else if (n_sent > 0) {
+      std::memcpy(into, from, static_cast<size_t>(n_sent));
+    }
+    from += n_sent;
+    into += n_received;
+  }
+  wait(requests, "all_to_all");
+  const int64_t own_bytes = send_rows[static_cast<size_t>(rank())] * row_bytes(send);
+  return {size() > 1 ? CommAlgorithm::direct : CommAlgorithm::none, send.n_bytes() - own_bytes};
 }
 
 void MpiCommunicator::do_all_gather(TensorView local, TensorView out) {

@@ -49,6 +49,12 @@ class MpiCommunicator final : public Communicator {
   struct TwoShot;
   void do_all_reduce(TensorView x, CommAlgorithm algorithm) override;
   void do_all_gather(TensorView local, TensorView out) override;
+  void do_reduce_scatter(TensorView x, TensorView out) override;
+  RowsSent do_all_to_all(TensorView send,
+                         std::span<const int64_t> send_rows,
+                         TensorView recv,
+                         std::span<const int64_t> recv_rows,
+                         const RowExchange& exchange) override;
   void do_broadcast(TensorView x, int root) override;
   void do_barrier() override;
   std::unique_ptr<Pending::Work> do_send(TensorView x, int target) override;
@@ -56,8 +62,9 @@ class MpiCommunicator final : public Communicator {
 
   void one_shot(TensorView x);
   void two_shot(TensorView x);
+  TwoShot in_pieces(TensorView x) const;
   void post_contributions(const TwoShot& shot, int64_t step);
-  void sum_contributions(const TwoShot& shot, int64_t step);
+  void sum_contributions(const TwoShot& shot, int64_t step, std::byte* sum);
   void post_results(const TwoShot& shot, int64_t step);
   std::byte* scratch(int64_t n_bytes);
   void wait(MpiRequests& requests, std::string_view op);

@@ -11,6 +11,7 @@
 #include <set>
 #include <sstream>
 
+#include "parallel/comm/group_placement.hpp"
 #include "parallel/comm/mpi_control.hpp"
 
 extern char** environ;
@@ -202,10 +203,17 @@ std::unique_ptr<Communicator> MpiWorld::make_group(const std::vector<int>& world
   GroupInfo group{.axis = axis,
                   .rank = static_cast<int>(mine - world_ranks.begin()),
                   .size = static_cast<int>(world_ranks.size()),
-                  .world_ranks = world_ranks};
+                  .world_ranks = world_ranks,
+                  .node_of = {}};
   std::vector<std::string> hosts;
   hosts.reserve(world_ranks.size());
-  for (const int r : world_ranks) hosts.push_back(hosts_[static_cast<size_t>(r)]);
+  group.node_of.reserve(world_ranks.size());
+  for (const int r : world_ranks) {
+    hosts.push_back(hosts_[static_cast<size_t>(r)]);
+    const auto first = std::find(hosts_.begin(), hosts_.end(), hosts.back());
+    group.node_of.push_back(static_cast<int>(first - hosts_.begin()));
+  }
+  group.node_of = by_first_appearance(group.node_of);
   const std::string transport = transport_of(hosts, shared_memory_);
   return std::make_unique<MpiCommunicator>(
       std::move(group),

@@ -1,5 +1,5 @@
 // SimCommunicator: one rank's end of a group of a simulated run. Nothing of simulated memory moves,
-// only its time passes; host memory (sampled ids) is really copied.
+// only its time passes; host memory (sampled ids, counts) is really copied.
 #pragma once
 
 #include "parallel/comm/communicator.hpp"
@@ -17,6 +17,7 @@ class SimCommunicator final : public Communicator {
  protected:
   CommAlgorithm all_reduce_algorithm(int64_t n_bytes) const override;
   CommAlgorithm all_gather_algorithm(int64_t n_bytes) const override;
+  CommAlgorithm reduce_scatter_algorithm(int64_t n_bytes) const override;
   int64_t wire_bytes_of(CommOp op,
                         CommAlgorithm algorithm,
                         int64_t n_bytes,
@@ -25,6 +26,12 @@ class SimCommunicator final : public Communicator {
  private:
   void do_all_reduce(TensorView x, CommAlgorithm algorithm) override;
   void do_all_gather(TensorView local, TensorView out) override;
+  void do_reduce_scatter(TensorView x, TensorView out) override;
+  RowsSent do_all_to_all(TensorView send,
+                         std::span<const int64_t> send_rows,
+                         TensorView recv,
+                         std::span<const int64_t> recv_rows,
+                         const RowExchange& exchange) override;
   void do_broadcast(TensorView x, int root) override;
   void do_barrier() override;
   std::unique_ptr<Pending::Work> do_send(TensorView x, int target) override;

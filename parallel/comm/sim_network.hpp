@@ -4,6 +4,7 @@
 
 #include <array>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <set>
@@ -13,6 +14,8 @@
 #include "kernels/sim/virtual_time.hpp"
 #include "parallel/comm/collective_times.hpp"
 #include "parallel/comm/control.hpp"
+#include "parallel/comm/link_loads.hpp"
+#include "parallel/comm/row_exchange.hpp"
 
 namespace testbed {
 
@@ -25,20 +28,34 @@ struct SimNetworkOptions {
   bool memoise = true;      // false: every collective is played as flows (the memo's check)
 };
 
+// One rank's part in an exchange of rows.
+struct SimRows {
+  RowExchange::Kind kind = RowExchange::Kind::rows;
+  int64_t row_bytes = 0;
+  std::vector<int64_t> rows;       // [size], for each rank
+  std::vector<int64_t> node_rows;  // [n_nodes] or empty
+  Bytes data;                      // of host memory
+};
+
 // A group of ranks as all of them see it.
 struct SimGroup {
   GroupInfo info;  // of its rank 0
   GroupPlacement placement;
-  // It shares no link with any other group or message: its collectives take what they take alone.
+  // It shares its links with no message, and only with groups that have a rank in common, which
+  // does one collective at a time: its collectives take what they take alone.
   bool exclusive = false;
   int barrier = -1;
   // Of the collective at hand.
   int n_arrived = 0;
   double last_arrival_s = 0.0;
   double end_s = 0.0;
+  double seconds = 0.0;  // if it is alone on its links
   // Host memory that is gathered (sampled ids), of even and odd collectives in turn: a rank may be
   // one ahead of the slowest.
-  std::array<std::vector<Bytes>, 2> gathered;                               // [parity][size]
+  std::array<std::vector<Bytes>, 2> gathered;     // [parity][size]
+  std::array<std::vector<SimRows>, 2> exchanged;  // [parity][size]
+  CommAlgorithm exchange_algorithm = CommAlgorithm::none;
+  std::vector<int64_t> exchange_sent;                                       // [size], bytes
   std::map<std::pair<CommOp, int64_t>, std::vector<TimedAlgorithm>> times;  // by (op, bytes)
 };
 
@@ -73,6 +90,10 @@ class SimNetwork {
   void collective(
       SimGroup& group, SimClock& clock, CommOp op, CommAlgorithm algorithm, int64_t n_bytes);
 
+  // One rank's part in an exchange of rows, which it has put into exchanged[parity]: as collective.
+  // Afterwards exchange_algorithm and exchange_sent are known.
+  void exchange(SimGroup& group, SimClock& clock, size_t parity);
+
   std::shared_ptr<SimMessage> send(
       int source, int target, int channel, int64_t n_bytes, Bytes data, SimClock& clock);
   // Which message of the channel a receive that is posted now will get: they match in order of
@@ -82,7 +103,9 @@ class SimNetwork {
   std::shared_ptr<SimMessage> take(int source, int target, int channel, int64_t number);
   // Its sender's buffer is free; its receiver has it.
   void wait_sent(const SimMessage& message, SimClock& clock);
-  void wait_received(const SimMessage& message, SimClock& clock);
+  // posted_s: when the receive was posted. Returns when it had arrived, by the clock of the
+  // simulation; 0 if nobody waits.
+  int64_t wait_received(const SimMessage& message, double posted_s, SimClock& clock);
 
   // What the links of each axis' groups are called: of all groups, they may differ.
   std::map<Axis, std::string> transports() const;
@@ -100,10 +123,13 @@ class SimNetwork {
     int64_t n_posted = 0;                                 // receives
     std::map<int64_t, std::shared_ptr<SimMessage>> sent;  // not yet taken, by number
   };
-  using LinkName = std::array<int, 3>;  // kind, node, index within the node
-  std::vector<LinkName> links_between(int source, int target) const;
   Channel& channel(int source, int target, int number);
   const std::vector<TimedAlgorithm>& message_times(int source, int target, int64_t n_bytes);
+  // The last rank to arrive calls `seconds`, what it takes alone on its links, or plays `schedule`.
+  void meet(SimGroup& group,
+            SimClock& clock,
+            const std::function<double()>& seconds,
+            const std::function<CollectiveSchedule()>& schedule);
   double seconds_of(SimGroup& group, CommOp op, CommAlgorithm algorithm, int64_t n_bytes);
 
   VirtualTime& time_;

@@ -44,11 +44,13 @@ constexpr std::array<NumberField<ProtocolTiming>, 6> protocol_fields{{
     {"fill_us", &ProtocolTiming::fill_s, us},
 }};
 ProtocolTiming protocol_from_table(const toml::table& toml, const std::string& source) {
-  const auto keys =
-      field_keys<ProtocolTiming>(protocol_fields, {"protocol", "max_bytes", "most_payload_bytes"});
+  const auto keys = field_keys<ProtocolTiming>(
+      protocol_fields, {"protocol", "max_nodes", "max_bytes", "most_payload_bytes"});
   const TomlTable table(toml, source, keys);
   ProtocolTiming protocol;
   protocol.name = table.find_string("protocol").value_or("");
+  if (table.find("max_nodes") != nullptr)
+    protocol.max_nodes = static_cast<int>(table.get_int_in("max_nodes", 1, INT32_MAX));
   if (table.find("max_bytes") != nullptr)
     protocol.max_bytes = table.get_int_in("max_bytes", 1, INT64_MAX);
   if (table.find("most_payload_bytes") != nullptr)
@@ -57,7 +59,8 @@ ProtocolTiming protocol_from_table(const toml::table& toml, const std::string& s
   return protocol;
 }
 
-// By rising max_bytes; only the last may have no limit, or the ones after it would never be used.
+// By rising max_nodes, then max_bytes; only the last may have no limit, or the ones after it would
+// never be used.
 std::vector<ProtocolTiming> protocols_from_array(const toml::node& node,
                                                  const TomlTable& timing,
                                                  std::string_view key) {
@@ -66,11 +69,16 @@ std::vector<ProtocolTiming> protocols_from_array(const toml::node& node,
     timing.fail_at(key, fmt::format("{0} must be tables [[timing.\"{0}\"]]", key));
   protocols.reserve(node.as_array()->size());
   for (const toml::node& protocol : *node.as_array()) {
-    if (!protocols.empty() && protocols.back().max_bytes == 0)
-      timing.fail(protocol.source().begin, "the protocol before this one has no max_bytes");
+    const bool unlimited =
+        !protocols.empty() && protocols.back().max_bytes == 0 && protocols.back().max_nodes == 0;
+    if (unlimited)
+      timing.fail(protocol.source().begin,
+                  "the protocol before this one has no max_bytes and no max_nodes");
     protocols.push_back(protocol_from_table(*protocol.as_table(), timing.source()));
+    if (protocols.size() == 1) continue;
+    const ProtocolTiming& before = protocols[protocols.size() - 2];
     const int64_t limit = protocols.back().max_bytes;
-    if (protocols.size() > 1 && limit != 0 && limit <= protocols[protocols.size() - 2].max_bytes)
+    if (protocols.back().max_nodes == before.max_nodes && limit != 0 && limit <= before.max_bytes)
       timing.fail(protocol.source().begin, "max_bytes must rise from protocol to protocol");
   }
   return protocols;
@@ -109,6 +117,10 @@ std::vector<std::string> collective_algorithms() {
     for (const std::string_view algorithm : algorithm_names)
       if (algorithm != algorithm_name(CommAlgorithm::none))
         names.push_back(fmt::format("{}/{}", comm_op_name(static_cast<CommOp>(op)), algorithm));
+  // The two ways of an exchange of rows (parallel/comm/row_exchange.cpp).
+  for (const std::string_view way : {"dispatch", "combine"})
+    for (const CommAlgorithm kernel : {CommAlgorithm::low_latency, CommAlgorithm::hierarchical})
+      names.push_back(fmt::format("{}/{}", way, algorithm_name(kernel)));
   return names;
 }
 
@@ -133,6 +145,7 @@ toml::table link_timing_to_table(const LinkTiming& timing) {
     for (const ProtocolTiming& protocol : protocols) {
       toml::table values;
       if (!protocol.name.empty()) values.insert_or_assign("protocol", protocol.name);
+      if (protocol.max_nodes != 0) values.insert_or_assign("max_nodes", protocol.max_nodes);
       if (protocol.max_bytes != 0) values.insert_or_assign("max_bytes", protocol.max_bytes);
       if (protocol.most_payload_bytes != 0)
         values.insert_or_assign("most_payload_bytes", protocol.most_payload_bytes);

@@ -10,16 +10,10 @@ namespace testbed {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::SizeIs;
 
 constexpr double us = 1e-6;
 constexpr double exact = 1e-12;  // a picosecond
-
-// Memory of a simulated device.
-TensorView simulated(int64_t n_bytes) {
-  SimClock clock;
-  static const DeviceSpec spec = toy_cluster(1).device;
-  return SimDevice(spec, clock, DType::BF16, 0).allocate(DType::BF16, {n_bytes / 2}).view();
-}
 
 double flow_seconds(const ClusterSpec& cluster,
                     const std::vector<std::array<int, 2>>& flows,
@@ -135,8 +129,8 @@ TEST(Messages, a_ring_step_hides_its_transfer) {
   for (int r = 0; r < n; ++r) EXPECT_NEAR(ranks.now_s(r), 90 * us, exact);
 }
 
-// As MPI and NCCL match them: a receive that is waited for late keeps its message.
-// Only a group that meets nobody on any link may take what it takes alone.
+// Only a group that meets nobody on any link may take what it takes alone. A rank does one
+// collective at a time: groups that have a rank in common do not meet.
 TEST(Groups, are_exclusive_only_where_they_share_no_link) {
   const auto exclusive = [](const ClusterSpec& cluster,
                             const std::vector<std::vector<int>>& groups,
@@ -158,6 +152,10 @@ TEST(Groups, are_exclusive_only_where_they_share_no_link) {
   EXPECT_THAT(exclusive(node, neighbours, {}), ElementsAre(true, true));
   EXPECT_THAT(exclusive(node, crossing, {}), ElementsAre(true, true));  // each its own NVLink
   EXPECT_THAT(exclusive(node, neighbours, {{0, 2}}), ElementsAre(false, false));  // of a pipeline
+  // Experts over two tp groups; then with a ring of context between these.
+  const std::vector<std::vector<int>> nested{{0, 1}, {2, 3}, {0, 1, 2, 3}};
+  EXPECT_THAT(exclusive(node, nested, {}), ElementsAre(true, true, true));
+  EXPECT_THAT(exclusive(node, nested, {{1, 3}, {3, 1}}), ElementsAre(false, false, false));
   ClusterSpec tree = node;
   tree.node.topology = NodeTopology::tree;
   tree.node.devices_per_socket = 2;
@@ -171,6 +169,7 @@ TEST(Groups, are_exclusive_only_where_they_share_no_link) {
   EXPECT_THAT(exclusive(nodes, crossing, {}), ElementsAre(false, false));  // one NIC for both
 }
 
+// As MPI and NCCL match them: a receive that is waited for late keeps its message.
 TEST(Messages, match_receives_in_the_order_of_posting) {
   ToyRanks ranks(toy_cluster(2), 2);
   std::vector<int32_t> first(1, 0);
@@ -207,6 +206,44 @@ TEST(Messages, carry_host_memory) {
   });
   EXPECT_THAT(received, ElementsAre(7, 9));
   for (const auto& all : gathered) EXPECT_THAT(all, ElementsAre(7, 8));
+}
+
+// A pair's message takes 10 us; the receiver asks for it early, and late.
+TEST(Messages, tell_when_they_had_arrived) {
+  ToyRanks ranks(toy_cluster(2), 2);
+  struct Records final : CommSink {
+    std::vector<CommRecord> all;
+    void on_comm(const CommRecord& record) override { all.push_back(record); }
+  } records;
+  ranks.run([&](int rank, Communicator& group, SimClock& clock) {
+    if (rank == 1) group.set_sink(&records);
+    for (const double busy : {4 * us, 25 * us}) {
+      if (rank == 0) {
+        clock.move_to(busy < 10 * us ? 0.0 : 100 * us);
+        group.send(simulated(1'000'000), 1).wait();
+        continue;
+      }
+      if (busy > 10 * us) clock.move_to(100 * us);
+      Pending coming = group.recv(simulated(1'000'000), 0);
+      clock.add(busy);
+      coming.wait();
+    }
+  });
+  ASSERT_THAT(records.all, SizeIs(2));
+  EXPECT_EQ(records.all[0].arrived_ns, 10'000);
+  EXPECT_EQ(records.all[0].wait_end_ns, 10'000);  // came while it waited
+  EXPECT_EQ(records.all[1].arrived_ns, 110'000);
+  EXPECT_EQ(records.all[1].wait_end_ns, 125'000);  // had long been there
+}
+
+// Each rank sends n-1 of n parts of 1 MB: 30 us at 100 GB/s, by ring or directly.
+TEST(Collectives, a_reduce_scatter_takes_its_bytes) {
+  constexpr int n = 4;
+  ToyRanks ranks(toy_cluster(n), n, {{CommOp::reduce_scatter, n * 1'000'000}});
+  ranks.run([](int /*rank*/, Communicator& group, SimClock& /*clock*/) {
+    group.reduce_scatter(simulated(n * 1'000'000), simulated(1'000'000));
+  });
+  for (int r = 0; r < n; ++r) EXPECT_NEAR(ranks.now_s(r), 30 * us, exact);
 }
 
 TEST(Deadlock, names_the_actors_that_hang) {

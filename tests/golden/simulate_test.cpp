@@ -9,6 +9,8 @@
 #include <filesystem>
 #include <fstream>
 
+#include "kernels/attention_cost.hpp"
+#include "kernels/base/contiguous_sequence.hpp"
 #include "kernels/base/errors.hpp"
 #include "kernels/cost.hpp"
 #include "runtime/config/cluster_config.hpp"
@@ -124,14 +126,16 @@ TEST(Times, of_a_decode_step_are_its_bytes_over_the_rates) {
   const auto linear = [&](int64_t n, int64_t k) {
     return seconds(linear_cost(1, n, k, n, DType::BF16, DType::BF16));
   };
-  const std::vector<AttentionSequence> one{{.n_rows = 1, .first_position = 16}};
+  const ContiguousSequence decode(1, 17);
+  const std::vector<AttentionSequence> one{decode.view()};
+  const KvShape kv{.n_kv_heads = 4, .head_dim = 128, .v_dim = 128};
   const double norm = seconds(norm_cost(1, d, false, DType::BF16));
   const double add_norm = seconds(norm_cost(1, d, true, DType::BF16));
   // Rank 0: q, k, v and their rope; the cache; attention of 16 of 32 heads, 4 of 8 KV heads.
-  const double attention =
-      linear(2048, d) + 2 * linear(512, d) + seconds(rope_cost(2048, DType::BF16)) +
-      seconds(rope_cost(512, DType::BF16)) + seconds(kv_write_cost(1, 4, 128, DType::BF16)) +
-      seconds(attention_cost(one, 0, 16, 4, 128, DType::BF16)) + linear(d, 2048);
+  const double attention = linear(2048, d) + 2 * linear(512, d) +
+                           seconds(rope_cost(2048, DType::BF16)) +
+                           seconds(rope_cost(512, DType::BF16)) + seconds(kv_write_cost(1, kv)) +
+                           seconds(attention_cost(one, 0, 16, kv)) + linear(d, 2048);
   const double mlp =
       linear(14336, d) + seconds(activation_cost(1, 7168, DType::BF16)) + linear(d, 7168);
   const double head =

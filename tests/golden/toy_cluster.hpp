@@ -7,6 +7,7 @@
 #include <numeric>
 #include <vector>
 
+#include "kernels/sim/sim_device.hpp"
 #include "parallel/comm/sim_communicator.hpp"
 #include "parallel/comm/sim_control.hpp"
 
@@ -27,13 +28,22 @@ inline ClusterSpec toy_cluster(int devices, int nodes = 1) {
   return cluster;
 }
 
+// Memory of a simulated device.
+inline TensorView simulated(int64_t n_bytes) {
+  SimClock clock;
+  static const DeviceSpec spec = toy_cluster(1).device;
+  return SimDevice(spec, clock, DType::BF16, 0).allocate(DType::BF16, {n_bytes / 2}).view();
+}
+
 // n ranks of one group, each an actor that runs `body` with its communicator and clock.
 class ToyRanks {
  public:
-  // `collectives`: (op, bytes) that the ranks will do.
+  // `collectives`: (op, bytes) that the ranks will do. `messages`: they may send each other some,
+  // so that collectives have to be played.
   ToyRanks(const ClusterSpec& cluster,
            int n,
-           const std::vector<std::pair<CommOp, int64_t>>& collectives = {})
+           const std::vector<std::pair<CommOp, int64_t>>& collectives = {},
+           bool messages = true)
       : cluster_(cluster),
         times_(times_of(cluster_, n, collectives)),
         time_(make_virtual_time(cluster_)),
@@ -41,7 +51,7 @@ class ToyRanks {
     std::vector<int> ranks;
     for (int r = 0; r < n; ++r) ranks.push_back(r);
     SimGroup& group = network_.make_group(ranks, Axis::tp);
-    for (int r = 0; r < n; ++r) {
+    for (int r = 0; messages && r < n; ++r) {
       for (int other = 0; other < n; ++other) network_.expect_messages(r, other);
     }
     network_.find_exclusive_groups();

@@ -86,6 +86,20 @@ TEST(CollectiveSchedule, IdealAlgorithmsTakeTheBytesTheyAreNamedFor) {
   EXPECT_NEAR(seconds(CommOp::send, CommAlgorithm::direct, gib, one_node(2), cluster) / s, 1, 1e-9);
 }
 
+// A machine whose messages and all-gathers were measured can scatter too.
+TEST(CollectiveSchedule, DirectExchangesGoByTheAllGathersTiming) {
+  ClusterSpec cluster = cluster_of(1, false);
+  LinkTiming& timing = cluster.node.link.timing;
+  timing.of["all_reduce/two-shot"] = {{.start_s = 9 * us}};
+  EXPECT_THAT(algorithms_for(CommOp::reduce_scatter, one_node(4), cluster, 4000), IsEmpty());
+  timing.of["all_gather/direct"] = {{.start_s = 3 * us, .bytes_per_s = 1e9}};
+  EXPECT_THAT(algorithms_for(CommOp::reduce_scatter, one_node(4), cluster, 4000),
+              ElementsAre(CommAlgorithm::direct));
+  for (const CommOp op : {CommOp::all_gather, CommOp::reduce_scatter, CommOp::all_to_all}) {
+    EXPECT_NEAR(seconds(op, CommAlgorithm::direct, 4000, one_node(4), cluster), 6 * us, 1e-12);
+  }
+}
+
 TEST(CollectiveSchedule, OfferedAlgorithmsAreThoseTheLinksCanDo) {
   using enum CommAlgorithm;
   const auto all_reduce = [](const GroupPlacement& group, const ClusterSpec& cluster) {

@@ -44,15 +44,25 @@ class SilentCommunicator final : public Communicator {
       ++owner.n_waits;
       if (owner.fails) throw CommError("too late");
     }
+    int64_t arrived_ns() const override { return 42; }
     SilentCommunicator& owner;
   };
   static std::vector<int> world_ranks(int size) {
     std::vector<int> ranks;
+    ranks.reserve(static_cast<size_t>(size));
     for (int r = 0; r < size; ++r) ranks.push_back(10 + r);
     return ranks;
   }
   void do_all_reduce(TensorView /*x*/, CommAlgorithm /*algorithm*/) override {}
   void do_all_gather(TensorView /*local*/, TensorView /*out*/) override {}
+  void do_reduce_scatter(TensorView /*x*/, TensorView /*out*/) override {}
+  RowsSent do_all_to_all(TensorView /*send*/,
+                         std::span<const int64_t> /*send_rows*/,
+                         TensorView /*recv*/,
+                         std::span<const int64_t> /*recv_rows*/,
+                         const RowExchange& /*exchange*/) override {
+    return {CommAlgorithm::hierarchical, 99};
+  }
   void do_broadcast(TensorView /*x*/, int /*root*/) override {}
   void do_barrier() override {}
   std::unique_ptr<Pending::Work> do_send(TensorView /*x*/, int /*target*/) override {
@@ -90,7 +100,60 @@ TEST(Communicator, all_reduce_bytes) {
   // Fewer elements than ranks.
   EXPECT_EQ(all_reduce_record(0, 4, CommAlgorithm::two_shot, DType::F32, 1).wire_bytes, 3 * 4);
   EXPECT_EQ(all_reduce_record(3, 4, CommAlgorithm::two_shot, DType::F32, 1).wire_bytes, 4);
-  EXPECT_EQ(all_reduce_record(3, 4, CommAlgorithm::two_shot, DType::F32, 0).wire_bytes, 0);
+}
+
+TEST(Communicator, a_collective_or_message_of_nothing_is_no_call) {
+  SilentCommunicator group(1, 4, CommAlgorithm::one_shot);
+  Records records;
+  group.set_sink(&records);
+  group.all_reduce(Tensor(DType::F32, {0, 8}));
+  group.all_gather(Tensor(DType::F32, {0}), Tensor(DType::F32, {4, 0}));
+  group.send(Tensor(DType::F32, {0}), 2).wait();
+  EXPECT_TRUE(records.all.empty());
+}
+
+TEST(Communicator, reduce_scatter_bytes) {
+  SilentCommunicator group(1, 4, CommAlgorithm::one_shot);
+  Records records;
+  group.set_sink(&records);
+  group.reduce_scatter(Tensor(DType::BF16, {8, 3}), Tensor(DType::BF16, {2, 3}));
+  ASSERT_EQ(records.all.size(), 1U);
+  EXPECT_EQ(records.all[0].op, CommOp::reduce_scatter);
+  EXPECT_EQ(records.all[0].algorithm, CommAlgorithm::direct);
+  EXPECT_EQ(records.all[0].payload_bytes, 48);
+  EXPECT_EQ(records.all[0].wire_bytes, 36);  // 3/4
+  const Tensor x(DType::F32, {8});
+  EXPECT_THROW(group.reduce_scatter(x, Tensor(DType::F32, {3})), InternalError);
+  EXPECT_THROW(group.reduce_scatter(x, Tensor(DType::BF16, {4})), InternalError);
+}
+
+// What it sent is told by the transport, when all ranks' rows are known.
+TEST(Communicator, all_to_all_records_what_was_sent) {
+  SilentCommunicator group(1, 2, CommAlgorithm::one_shot);
+  Records records;
+  group.set_sink(&records);
+  const Tensor five(DType::BF16, {5, 3});
+  const Tensor two(DType::BF16, {2, 3});
+  const std::vector<int64_t> out{4, 1};
+  const std::vector<int64_t> in{1, 1};
+  group.all_to_all(five, out, two, in);
+  ASSERT_EQ(records.all.size(), 1U);
+  EXPECT_EQ(records.all[0].payload_bytes, 30);
+  EXPECT_EQ(records.all[0].wire_bytes, 99);
+  EXPECT_EQ(records.all[0].algorithm, CommAlgorithm::hierarchical);
+  const std::vector<int64_t> short_of{4};
+  const std::vector<int64_t> too_many{1, 2};
+  EXPECT_THROW(group.all_to_all(five, short_of, two, in), InternalError);
+  EXPECT_THROW(group.all_to_all(five, out, two, too_many), InternalError);
+  EXPECT_THROW(group.all_to_all(five, out, Tensor(DType::F32, {2, 3}), in), InternalError);
+  const std::vector<int64_t> of_two_nodes{1, 1};
+  const RowExchange how{.kind = RowExchange::Kind::dispatch, .node_rows = of_two_nodes};
+  EXPECT_THROW(group.all_to_all(five, out, two, in, how), InternalError);  // all are on one
+}
+
+TEST(Communicator, rows_have_bytes_also_when_there_are_none) {
+  EXPECT_EQ(row_bytes({nullptr, DType::BF16, {0, 3, 5}}), 30);
+  EXPECT_EQ(row_bytes({nullptr, DType::F32, {7}}), 4);
 }
 
 TEST(Communicator, a_group_of_one_reports_nothing) {
@@ -104,6 +167,13 @@ TEST(Communicator, a_group_of_one_reports_nothing) {
   solo.all_gather(x, all);
   solo.broadcast(x, 0);
   solo.barrier();
+  Tensor scattered(DType::F32, {4});
+  Tensor exchanged(DType::F32, {4});
+  const std::vector<int64_t> four{4};
+  solo.reduce_scatter(x, scattered);
+  solo.all_to_all(x, four, exchanged, four);
+  EXPECT_EQ(scattered.as<float>()[2], 5);
+  EXPECT_EQ(exchanged.as<float>()[2], 5);
   EXPECT_TRUE(records.all.empty());
   EXPECT_EQ(all.as<float>()[2], 5);
 }
@@ -123,6 +193,7 @@ TEST(Communicator, messages_are_numbered_by_pair_and_direction) {
   EXPECT_EQ(records.all[2].sequence, 0);
   EXPECT_EQ(records.all[0].wire_bytes, 8);
   EXPECT_EQ(records.all[2].wire_bytes, 0);
+  EXPECT_EQ(records.all[2].arrived_ns, 42);
 }
 
 TEST(Communicator, a_tensor_without_data_is_an_error) {

@@ -9,9 +9,10 @@ namespace {
 // its library uses the algorithm for.
 bool runs(const LinkTiming& timing, CommOp op, CommAlgorithm algorithm, int64_t n_bytes) {
   if (timing.of.empty()) return true;
-  const auto entry = timing.of.find(timing_key(op, algorithm));
-  if (entry == timing.of.end()) return false;
-  const int64_t most = entry->second.back().most_payload_bytes;
+  const std::vector<ProtocolTiming>* const protocols =
+      protocols_of(timing, timing_key(op, algorithm));
+  if (protocols == nullptr) return false;
+  const int64_t most = protocols->back().most_payload_bytes;
   return most == 0 || n_bytes <= most;
 }
 

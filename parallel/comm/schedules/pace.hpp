@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "kernels/base/cluster_spec.hpp"
 #include "parallel/comm/communicator.hpp"
@@ -22,13 +23,21 @@ struct Pace {
 // "send/direct"; a tree goes by the ring's, whose kernel and protocols it shares.
 std::string timing_key(CommOp op, CommAlgorithm algorithm);
 
-// sent_bytes is what one rank sends in all over this link, of the payload n_bytes of n_ranks;
-// n_sharing of them share the bus that the link hangs on.
+// The calibration that a link has for such a key; nullptr: none. Of a machine whose all-gather was
+// measured by direct exchange, that stands for the exchanges that send as much in each pair the
+// other way (reduce-scatter) or both (all-to-all) where they have none of their own.
+const std::vector<ProtocolTiming>* protocols_of(const LinkTiming& timing, const std::string& key);
+
+struct Sharers {
+  int n_ranks = 1;
+  int n_sharing = 1;  // of them, on the bus that the link hangs on
+  int n_nodes = 1;
+};
+// sent_bytes is what one rank sends in all over this link, of the payload n_bytes of n_ranks.
 Pace pace_on(const LinkSpec& link,
              const std::string& key,
              int64_t n_bytes,
-             int n_ranks,
-             int n_sharing,
+             const Sharers& sharers,
              double sent_bytes);
 
 }  // namespace testbed

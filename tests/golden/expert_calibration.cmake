@@ -1,0 +1,2 @@
+testbed_golden_test(expert_calibration_test testbed_comm_sim testbed_config)
+testbed_golden_test(exchange_test testbed_comm_sim)

@@ -1,0 +1,2 @@
+testbed_golden_test(ring_attention_test testbed_commands)
+testbed_golden_test(expert_exchange_test testbed_commands)

@@ -1,0 +1,5 @@
+testbed_mpi_executable(comm_rows_test testbed_comm_mpi)
+foreach(n 1 2 3 4 8)
+  testbed_mpi_test(comm_rows_np${n} comm_rows_test ${n} TIMEOUT 120)
+endforeach()
+testbed_mpi_test(comm_rows_deadline comm_rows_test 3 ARGS deadline)
