@@ -16,6 +16,8 @@ int Mesh::degree(Axis axis) const {
       return pp;
     case Axis::world:
       return world_size();
+    case Axis::ep:
+      return ep;
   }
   check_failed("known axis", __FILE__, __LINE__);
 }
@@ -44,6 +46,9 @@ std::vector<int> Mesh::group(int rank, Axis axis) const {
         break;
       case Axis::world:
         c = coordinates(i);
+        break;
+      case Axis::ep:
+        c = coordinates(rank - ep_rank(rank) + i);
         break;
     }
     ranks.push_back(this->rank(c));

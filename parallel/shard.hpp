@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "kernels/base/index_range.hpp"
@@ -28,12 +29,15 @@ struct HeadShard {
 };
 HeadShard shard_heads(int64_t n_heads, int64_t n_kv_heads, int tp, int tp_rank);
 
-// Layers of each pipeline chunk, in order, each layer exactly once, every chunk at least one: the
-// split with the smallest largest cost. Cost is weight bytes; the head is on the last chunk and
-// costs head_cost / layer_cost layers. Chunk c is virtual stage c / pp of pipeline stage c % pp.
-std::vector<IndexRange> split_layers(int64_t n_layers,
+// Layers of each pipeline chunk, in order, each layer exactly once: the split with the smallest
+// largest cost; among those the one whose last chunk has the most layers and whose others are most
+// even, larger ones first. Cost is weight bytes or what is proportional to them; the head is on the
+// last chunk. unit_starts: the layers that may begin a chunk, ascending, the first is 0; layers
+// between two of them stay together. n_chunks is at most the number of units. Chunk c is virtual
+// stage c / pp of pipeline stage c % pp.
+std::vector<IndexRange> split_layers(std::span<const int64_t> layer_costs,
+                                     std::span<const int64_t> unit_starts,
                                      int n_chunks,
-                                     int64_t layer_cost,
                                      int64_t head_cost);
 
 }  // namespace testbed

@@ -13,6 +13,11 @@ json optional(const std::optional<T>& value) {
   return value ? json(*value) : json(nullptr);
 }
 
+template <typename T, typename ToJson>
+json optional(const std::optional<T>& value, const ToJson& to_json) {
+  return value ? to_json(*value) : json(nullptr);
+}
+
 json rope_json(const RopeConfig& rope) {
   return {{"kind", static_cast<int>(rope.kind)},
           {"theta", rope.theta},
@@ -25,7 +30,50 @@ json rope_json(const RopeConfig& rope) {
           {"truncate", rope.truncate},
           {"attention_factor", optional(rope.attention_factor)},
           {"mscale", optional(rope.mscale)},
-          {"mscale_all_dim", optional(rope.mscale_all_dim)}};
+          {"mscale_all_dim", optional(rope.mscale_all_dim)},
+          {"rotary_fraction", rope.rotary_fraction},
+          {"interleaved", rope.interleaved}};
+}
+
+json full_attention_json(const FullAttentionConfig& full) {
+  return {{"n_kv_heads", full.n_kv_heads},
+          {"head_dim", full.head_dim},
+          {"key_is_value", full.key_is_value}};
+}
+
+json mla_json(const MlaConfig& mla) {
+  return {{"q_lora_rank", mla.q_lora_rank},
+          {"kv_lora_rank", mla.kv_lora_rank},
+          {"nope_dim", mla.nope_dim},
+          {"rope_dim", mla.rope_dim},
+          {"v_dim", mla.v_dim},
+          {"norm_eps", mla.norm_eps}};
+}
+
+json routing_json(const RoutingRule& rule) {
+  return {{"top_k", rule.top_k},
+          {"score", static_cast<int>(rule.score)},
+          {"renormalise", rule.renormalise},
+          {"scale", rule.scale},
+          {"n_groups", rule.n_groups},
+          {"top_k_groups", rule.top_k_groups},
+          {"group_score", static_cast<int>(rule.group_score)}};
+}
+
+json moe_json(const MoeConfig& moe) {
+  return {{"n_experts", moe.n_experts},
+          {"d_ff", moe.d_ff},
+          {"shared_d_ff", moe.shared_d_ff},
+          {"dense_layers", moe.dense_layers},
+          {"routing", routing_json(moe.routing)},
+          {"selection_bias", moe.selection_bias},
+          {"router_bias", moe.router_bias},
+          {"expert_bias", moe.expert_bias},
+          {"beside_mlp", moe.beside_mlp}};
+}
+
+json per_layer_input_json(const PerLayerInputConfig& input) {
+  return {{"dim", input.dim}, {"vocab_size", input.vocab_size}};
 }
 
 json model_json(const ModelConfig& model) {
@@ -45,8 +93,25 @@ json model_json(const ModelConfig& model) {
           {"output_bias", model.output_bias},
           {"mlp_bias", model.mlp_bias},
           {"qk_norm", model.qk_norm},
+          {"v_norm", model.v_norm},
+          {"attention_sinks", model.attention_sinks},
+          {"norms", static_cast<int>(model.norms)},
+          {"norm_adds_one", model.norm_adds_one},
+          {"activation", static_cast<int>(model.activation)},
+          {"scaled_embedding", model.scaled_embedding},
+          {"layer_scalars", model.layer_scalars},
+          {"attention_scale", optional(model.attention_scale)},
+          {"attention_softcap", optional(model.attention_softcap)},
+          {"final_softcap", optional(model.final_softcap)},
           {"rope", rope_json(model.rope)},
+          {"window_rope", optional(model.window_rope, rope_json)},
           {"layer_windows", model.layer_windows},
+          {"full_attention", optional(model.full_attention, full_attention_json)},
+          {"n_shared_kv_layers", model.n_shared_kv_layers},
+          {"double_wide_shared_mlp", model.double_wide_shared_mlp},
+          {"mla", optional(model.mla, mla_json)},
+          {"moe", optional(model.moe, moe_json)},
+          {"per_layer_input", optional(model.per_layer_input, per_layer_input_json)},
           {"eos_ids", model.eos_ids},
           {"bos_id", optional(model.bos_id)},
           {"stored_dtype", dtype_name(model.stored_dtype)}};
@@ -59,7 +124,10 @@ json parallel_json(const ParallelConfig& p) {
           {"dp", optional(p.dp)},
           {"ep", p.ep},
           {"microbatches", optional(p.microbatches)},
-          {"virtual_stages", p.virtual_stages}};
+          {"virtual_stages", p.virtual_stages},
+          {"cp_layout", static_cast<int>(p.cp_placement)},
+          {"expert_exchange", static_cast<int>(p.expert_exchange)},
+          {"tp_comm", static_cast<int>(p.tp_comm)}};
 }
 
 json cluster_json(const ClusterConfig& c) {
@@ -106,7 +174,9 @@ json run_json(const RunConfig& run) {
           {"check", static_cast<int>(run.check)},
           {"inject", inject_json(run.inject)},
           {"threads", optional(run.threads)},
-          {"kv_block_size", run.kv_block_size}};
+          {"kv_block_size", run.kv_block_size},
+          {"max_step_tokens", optional(run.max_step_tokens)},
+          {"deterministic", run.deterministic}};
 }
 
 }  // namespace

@@ -43,18 +43,49 @@ void add_weights_option(OptionParser& parser, std::optional<std::string>& weight
 void add_split_options(OptionParser& parser, ParallelConfig& p, const char* dp_help) {
   add_degree(parser, "--tp", "Tensor parallel degree (default 1)", [&p](int n) { p.tp = n; });
   add_degree(parser, "--pp", "Pipeline stages (default 1)", [&p](int n) { p.pp = n; });
+  add_degree(parser,
+             "--cp",
+             "Context parallel degree: the sequence is split, KV blocks rotate (default 1)",
+             [&p](int n) { p.cp = n; });
   add_degree(parser, "--dp", dp_help, [&p](int n) { p.dp = n; });
+  add_degree(parser,
+             "--ep",
+             "Whole experts on groups of N of a stage's tp*cp*dp ranks (default 1: each expert is "
+             "cut over tp)",
+             [&p](int n) { p.ep = n; });
 }
 
-void add_unbuilt_degrees(OptionParser& parser, ParallelConfig& p) {
-  add_degree(parser, "--cp", "Context parallel degree (not built yet)", [&p](int n) {
-    if (n > 1) not_built(fmt::format("--cp {}", n), "context parallelism is");
-    p.cp = n;
-  });
-  add_degree(parser, "--ep", "Expert parallel degree (not built yet)", [&p](int n) {
-    if (n > 1) not_built(fmt::format("--ep {}", n), "expert parallelism is");
-    p.ep = n;
-  });
+void add_exchange_options(OptionParser& parser, ParallelConfig& p) {
+  parser.value("--cp-layout",
+               "zigzag|contiguous",
+               "Which blocks of a prompt a cp rank owns: zigzag r and 2n-1-r (default)",
+               [&p](const auto& option, const auto& text) {
+                 p.cp_placement = choose<CpPlacement>(
+                     option,
+                     text,
+                     {{"zigzag", CpPlacement::zigzag}, {"contiguous", CpPlacement::contiguous}});
+               });
+  parser.value("--expert-exchange",
+               "auto|all-to-all|all-reduce",
+               "How tokens meet experts (default auto: all-reduce where ep = tp, else all-to-all)",
+               [&p](const auto& option, const auto& text) {
+                 p.expert_exchange =
+                     choose<ExpertExchange>(option,
+                                            text,
+                                            {{"auto", ExpertExchange::automatic},
+                                             {"all-to-all", ExpertExchange::all_to_all},
+                                             {"all-reduce", ExpertExchange::all_reduce}});
+               });
+  parser.value(
+      "--tp-comm",
+      "all-reduce|reduce-scatter",
+      "reduce-scatter: norms on a slice of the tokens, then all-gather (default all-reduce)",
+      [&p](const auto& option, const auto& text) {
+        p.tp_comm = choose<TpComm>(
+            option,
+            text,
+            {{"all-reduce", TpComm::all_reduce}, {"reduce-scatter", TpComm::reduce_scatter}});
+      });
 }
 
 void add_pipeline_options(OptionParser& parser, ParallelConfig& p) {
@@ -148,6 +179,15 @@ void add_kv_block_option(OptionParser& parser, int64_t& kv_block_size) {
                  [&](int64_t n) { kv_block_size = n; });
 }
 
+void add_step_tokens_option(OptionParser& parser, std::optional<int64_t>& max_step_tokens) {
+  parser.integer("--max-step-tokens",
+                 "N",
+                 "Prompt tokens of one step at most (default 2048 per cp rank)",
+                 1,
+                 max_tokens,
+                 [&](int64_t n) { max_step_tokens = n; });
+}
+
 void add_weight_dtype_option(OptionParser& parser, std::optional<DType>& weight_dtype) {
   parser.value(
       "--weight-dtype",
@@ -219,6 +259,12 @@ void add_run_options(OptionParser& parser, RunConfig& run) {
       "Test aid, labelled in the record: delay:rank=R,us=N[,every=N]; may repeat",
       [&run](const auto&, const auto& text) { run.inject.push_back(parse_injection(text)); },
       true);
+}
+
+void add_deterministic_option(OptionParser& parser, bool& deterministic) {
+  parser.flag("--deterministic",
+              "Only reductions of a fixed order; repeats must be bit-identical",
+              [&] { deterministic = true; });
 }
 
 void add_timeout_option(OptionParser& parser, double& timeout_s) {

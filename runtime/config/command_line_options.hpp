@@ -13,10 +13,10 @@ void add_model_option(OptionParser& parser, std::string& model);
 void add_layers_option(OptionParser& parser, std::optional<int64_t>& layers);
 void add_weights_option(OptionParser& parser, std::optional<std::string>& weights);
 
-// --tp --pp --dp
+// --tp --pp --cp --dp --ep
 void add_split_options(OptionParser& parser, ParallelConfig& parallel, const char* dp_help);
-// --cp --ep: accepted at 1, refused above.
-void add_unbuilt_degrees(OptionParser& parser, ParallelConfig& parallel);
+// --cp-layout --expert-exchange --tp-comm
+void add_exchange_options(OptionParser& parser, ParallelConfig& parallel);
 // --microbatches --virtual-stages
 void add_pipeline_options(OptionParser& parser, ParallelConfig& parallel);
 
@@ -28,6 +28,7 @@ void add_algorithm_option(OptionParser& parser, ClusterConfig& cluster);
 
 void add_gen_tokens_option(OptionParser& parser, int64_t& gen_tokens);
 void add_kv_block_option(OptionParser& parser, int64_t& kv_block_size);
+void add_step_tokens_option(OptionParser& parser, std::optional<int64_t>& max_step_tokens);
 
 void add_weight_dtype_option(OptionParser& parser, std::optional<DType>& weight_dtype);
 void add_compute_dtype_option(OptionParser& parser, DType& compute_dtype);
@@ -36,6 +37,7 @@ void add_sampling_options(OptionParser& parser, SamplingConfig& sampling);
 
 // --warmup --repeats --check --inject
 void add_run_options(OptionParser& parser, RunConfig& run);
+void add_deterministic_option(OptionParser& parser, bool& deterministic);
 void add_timeout_option(OptionParser& parser, double& timeout_s);
 
 // A path; "-" is standard output.

@@ -22,8 +22,9 @@ void add_machine_options(OptionParser& parser, PlanConfig& config) {
 }
 
 void add_workload_options(OptionParser& parser, PlanConfig& config) {
-  parser.integer(
-      "--batch", "B", "Users (default 1)", 1, max_batch, [&](int64_t n) { config.batch = n; });
+  parser.integer("--batch", "B", "Users of each replica (default 1)", 1, max_batch, [&](int64_t n) {
+    config.batch = n;
+  });
   parser.integer("--context",
                  "N",
                  "Tokens that a user has cached (default 8192)",
@@ -74,7 +75,6 @@ Command parse_plan(std::span<const std::string> args) {
   add_layers_option(parser, config.layers);
   add_machine_options(parser, config);
   add_split_options(parser, config.parallel, "Replicas (default 1)");
-  add_unbuilt_degrees(parser, config.parallel);
   add_workload_options(parser, config);
   add_weight_format_option(parser, config.weight_format);
   add_output_options(parser, config);

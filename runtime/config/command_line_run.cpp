@@ -14,8 +14,8 @@ namespace {
 
 void add_parallel_options(OptionParser& parser, ParallelConfig& parallel) {
   add_split_options(parser, parallel, "Replicas (default: what the processes leave over)");
-  add_unbuilt_degrees(parser, parallel);
   add_pipeline_options(parser, parallel);
+  add_exchange_options(parser, parallel);
 }
 
 void add_layout_option(OptionParser& parser, Layout& layout) {
@@ -133,8 +133,10 @@ Command parse_run(std::span<const std::string> args) {
   add_synthetic_workload(parser, config.workload);
   add_prompt_options(parser, config.workload);
   add_kv_block_option(parser, config.kv_block_size);
+  add_step_tokens_option(parser, config.max_step_tokens);
   add_numeric_options(parser, config);
   add_run_options(parser, config);
+  add_deterministic_option(parser, config.deterministic);
   add_timeout_option(parser, config.timeout_s);
   add_output_options(parser, config.output);
   parser.footer("Other commands: testbed sweep | compare | plan | probe, each with its own --help");

@@ -36,7 +36,9 @@ void add_list(OptionParser& parser,
 void add_swept_options(OptionParser& parser, SweepConfig& config) {
   add_degrees(parser, "--tp", "Tensor parallel degrees (default 1)", config.tp);
   add_degrees(parser, "--pp", "Pipeline stages (default 1)", config.pp);
+  add_degrees(parser, "--cp", "Context parallel degrees (default 1)", config.cp);
   add_degrees(parser, "--dp", "Replicas (default 1)", config.dp);
+  add_degrees(parser, "--ep", "Expert parallel degrees (default 1)", config.ep);
   parser.value(
       "--cluster",
       "C,C,...",
@@ -57,7 +59,8 @@ void add_swept_options(OptionParser& parser, SweepConfig& config) {
       "--best",
       "tpot|throughput",
       "Search every legal split of the cluster's devices that fits, in the place of --tp, "
-      "--pp, --dp",
+      "--pp, --dp; with --cp and --ep among these degrees, else with cp 1 and, of experts, ep 1, "
+      "tp and the ranks of a stage",
       [&](const auto& option, const auto& text) {
         config.best = choose<SweepConfig::Best>(
             option,
@@ -71,8 +74,8 @@ void add_base_options(OptionParser& parser, RunConfig& base) {
   add_model_option(parser, base.model);
   add_weights_option(parser, base.weights);
   add_layers_option(parser, base.layers);
-  add_unbuilt_degrees(parser, base.parallel);
   add_pipeline_options(parser, base.parallel);
+  add_exchange_options(parser, base.parallel);
   parser.value("--device",
                "auto|sim",
                "The simulator, either way",
@@ -91,6 +94,7 @@ void add_base_options(OptionParser& parser, RunConfig& base) {
   add_algorithm_option(parser, base.cluster);
   add_gen_tokens_option(parser, base.workload.gen_tokens);
   add_kv_block_option(parser, base.kv_block_size);
+  add_step_tokens_option(parser, base.max_step_tokens);
   add_weight_dtype_option(parser, base.weight_dtype);
   add_compute_dtype_option(parser, base.compute_dtype);
   add_sampling_options(parser, base.sampling);
@@ -132,6 +136,7 @@ Command parse_sweep(std::span<const std::string> args) {
   add_base_options(parser, config.base);
   if (auto info = parser.parse(args)) return *info;
   check_conflicts(parser, config);
+  if (config.best != SweepConfig::Best::none && !parser.given("--ep")) config.ep.clear();
   parser.require("--model", "a preset, a Hugging Face folder or a .gguf file");
   if (parser.given("--context") && !parser.given("--prompt-tokens")) config.prompt_tokens = {1};
   return config;

@@ -22,12 +22,14 @@ struct SweepConfig {
   RunConfig base;  // its output is the sweep's
   std::vector<int> tp = {1};
   std::vector<int> pp = {1};
+  std::vector<int> cp = {1};
   std::vector<int> dp = {1};
+  std::vector<int> ep = {1};          // empty with `best`: those that all_splits() tries
   std::vector<std::string> clusters;  // at least one
   std::vector<int64_t> batch = {1};
   std::vector<int64_t> context = {0};
   std::vector<int64_t> prompt_tokens = {512};
-  Best best = Best::none;  // not none: tp, pp, dp are searched over all legal splits that fit
+  Best best = Best::none;  // not none: all legal splits that fit are searched
 };
 
 // Two records, side by side.

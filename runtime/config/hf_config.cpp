@@ -1,41 +1,115 @@
-// ModelConfig from a Hugging Face config.json.
+// ModelConfig from a Hugging Face config.json: what is common, and which family reads the rest.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
 
 #include "kernels/base/errors.hpp"
-#include "runtime/config/hf_rope.hpp"
-#include "runtime/config/json_input.hpp"
+#include "runtime/config/hf_family.hpp"
 #include "runtime/config/model_readers.hpp"
 #include "runtime/config/text_input.hpp"
 
 namespace testbed {
 namespace {
 
-constexpr int64_t max_size = 1LL << 31;  // of any count; validate() has the bound of each field
+const std::array<HfFamily, 12> hf_families{
+    {{"llama", "llama", read_hf_dense},
+     {"qwen2", "qwen2", read_hf_dense},
+     {"qwen3", "qwen3", read_hf_dense},
+     {"mistral", "mistral", read_hf_dense},
+     {"gemma2", "gemma2", read_hf_gemma2, {.head_dim = 256, .tied_embeddings = true}},
+     {"gemma3_text",
+      "gemma3",
+      read_hf_gemma3,
+      {.vocab_size = 262208,
+       .max_positions = 131072,
+       .n_heads = 8,
+       .n_kv_heads = 4,
+       .head_dim = 256,
+       .tied_embeddings = true}},
+     {"gemma4_text",
+      "gemma4",
+      read_hf_gemma4,
+      {.vocab_size = 262144,
+       .max_positions = 131072,
+       .n_heads = 8,
+       .n_kv_heads = 4,
+       .head_dim = 256,
+       .tied_embeddings = true}},
+     {"mixtral", "mixtral", read_hf_mixtral, {.norm_eps = 1e-5}},
+     {"qwen3_moe", "qwen3_moe", read_hf_qwen3_moe},
+     {"deepseek_v2", "deepseek_v2", read_hf_deepseek_v2, {.head_dim = 64}},
+     {"deepseek_v3", "deepseek_v3", read_hf_deepseek_v3, {.head_dim = 64}},
+     {"gpt_oss", "gpt_oss", read_hf_gpt_oss, {.head_dim = 64, .norm_eps = 1e-5}}}};
 
-std::string read_family(const JsonObject& config) {
-  const auto type = config.find_string("model_type");
-  constexpr std::array<std::string_view, 4> families{"llama", "qwen2", "qwen3", "mistral"};
-  if (!type) config.fail("model_type", "is missing; supported: llama, qwen2, qwen3, mistral");
-  if (std::find(families.begin(), families.end(), *type) == families.end())
-    config.fail("model_type",
-                fmt::format("{} is not supported; supported: llama, qwen2, qwen3, mistral",
-                            in_quotes(*type)));
-  return *type;
+// Checkpoints with other modalities beside the text model, which is in text_config.
+constexpr std::array<std::pair<std::string_view, std::string_view>, 2> containers{
+    {{"gemma3", "gemma3_text"}, {"gemma4", "gemma4_text"}}};
+
+[[noreturn]] void fail_model_type(const JsonObject& config, const std::string& problem) {
+  std::vector<std::string_view> names;
+  names.reserve(hf_families.size() + containers.size());
+  for (const HfFamily& family : hf_families) names.push_back(family.model_type);
+  for (const auto& [container, text] : containers) names.push_back(container);
+  config.fail("model_type", fmt::format("{}; supported: {}", problem, fmt::join(names, ", ")));
 }
 
-void read_sizes(const JsonObject& config, ModelConfig& model) {
+const HfFamily& find_hf_family(const JsonObject& config) {
+  const auto type = config.find_string("model_type");
+  if (!type) fail_model_type(config, "is missing");
+  for (const HfFamily& family : hf_families)
+    if (family.model_type == *type) return family;
+  fail_model_type(config, fmt::format("{} is not supported", in_quotes(*type)));
+}
+
+// The text model's own configuration; what a container says for all of its parts is taken where
+// the text part does not say it.
+nlohmann::json text_part(const nlohmann::json& document, const std::string& source) {
+  const JsonObject outer(document, source);
+  const auto type = outer.find_string("model_type");
+  for (const auto& [container, text_type] : containers) {
+    if (type != container) continue;
+    const auto part = outer.find_object("text_config");
+    if (!part) outer.fail("text_config", "is missing");
+    nlohmann::json text = part->value();
+    if (text.value("model_type", nlohmann::json()).is_null()) text["model_type"] = text_type;
+    if (text["model_type"] != text_type)
+      part->fail("model_type", fmt::format("must be {} within {}", text_type, container));
+    for (const char* key : {"dtype",
+                            "torch_dtype",
+                            "eos_token_id",
+                            "bos_token_id",
+                            "tie_word_embeddings",
+                            "quantization_config"})
+      if (outer.has(key) && !part->has(key)) text[key] = document[key];
+    return text;
+  }
+  return document;
+}
+
+int64_t size_of(const JsonObject& config,
+                std::string_view key,
+                const std::optional<int64_t>& fallback) {
+  return fallback ? config.find_int(key, 1, max_size).value_or(*fallback)
+                  : config.get_int(key, 1, max_size);
+}
+
+void read_sizes(const JsonObject& config, const HfDefaults& defaults, ModelConfig& model) {
   model.n_layers = config.get_int("num_hidden_layers", 1, 1 << 14);
   model.d_model = config.get_int("hidden_size", 1, max_size);
-  model.n_heads = config.get_int("num_attention_heads", 1, max_size);
-  model.n_kv_heads = config.find_int("num_key_value_heads", 1, max_size).value_or(model.n_heads);
+  model.n_heads = size_of(config, "num_attention_heads", defaults.n_heads);
+  model.n_kv_heads = config.find_int("num_key_value_heads", 1, max_size)
+                         .value_or(defaults.n_kv_heads.value_or(model.n_heads));
   model.d_ff = config.get_int("intermediate_size", 1, max_size);
-  model.vocab_size = config.get_int("vocab_size", 1, max_size);
-  model.max_positions = config.get_int("max_position_embeddings", 1, max_size);
-  if (const auto explicit_size = config.find_int("head_dim", 1, max_size)) {
-    model.head_dim = *explicit_size;
+  model.vocab_size = size_of(config, "vocab_size", defaults.vocab_size);
+  model.max_positions = size_of(config, "max_position_embeddings", defaults.max_positions);
+}
+
+void read_head_dim(const JsonObject& config, const HfDefaults& defaults, ModelConfig& model) {
+  const auto explicit_size = config.find_int("head_dim", 1, max_size);
+  if (explicit_size || defaults.head_dim) {
+    model.head_dim = explicit_size ? *explicit_size : *defaults.head_dim;
     return;
   }
   if (model.d_model % model.n_heads != 0)
@@ -44,69 +118,6 @@ void read_sizes(const JsonObject& config, ModelConfig& model) {
                             model.d_model,
                             model.n_heads));
   model.head_dim = model.d_model / model.n_heads;
-}
-
-// What a family does whatever the file says must not be contradicted by the file.
-void read_biases(const JsonObject& config, ModelConfig& model) {
-  const bool attention_bias = config.find_bool("attention_bias").value_or(false);
-  const bool mlp_bias = config.find_bool("mlp_bias").value_or(false);
-  if (mlp_bias && model.family != "llama")
-    config.fail("mlp_bias", fmt::format("is true, which {} does not have", model.family));
-  if (attention_bias && model.family == "mistral")
-    config.fail("attention_bias", "is true, which mistral does not have");
-  model.mlp_bias = mlp_bias;
-  if (model.family == "qwen2") {
-    model.qkv_bias = true;  // always, and never on the output projection
-    return;
-  }
-  model.qkv_bias = attention_bias;
-  model.output_bias = attention_bias;
-  model.qk_norm = model.family == "qwen3";
-}
-
-// Window of the layers that have one; 0 = none.
-int64_t read_window(const JsonObject& config, const std::string& family) {
-  const bool present = config.value().contains("sliding_window");
-  const int64_t window = config.find_int("sliding_window", 1, max_size).value_or(0);
-  if (family == "llama") {
-    if (window != 0) config.fail("sliding_window", "is set, which llama does not have");
-    return 0;
-  }
-  constexpr int64_t class_default = 4096;  // of MistralConfig, Qwen2Config and Qwen3Config
-  if (family == "mistral") return present ? window : class_default;
-  if (!config.find_bool("use_sliding_window").value_or(false)) return 0;
-  return present ? window : class_default;
-}
-
-bool is_sliding(const JsonObject& config, const nlohmann::json& type) {
-  if (type == "sliding_attention") return true;
-  if (type != "full_attention")
-    config.fail("layer_types",
-                fmt::format("has {}; supported: full_attention, sliding_attention", shown(type)));
-  return false;
-}
-
-std::vector<int64_t> read_layer_windows(const JsonObject& config, const ModelConfig& model) {
-  const int64_t window = read_window(config, model.family);
-  std::vector<int64_t> windows(static_cast<size_t>(model.n_layers), window);
-  const nlohmann::json* types = config.find("layer_types");
-  if (types != nullptr) {
-    if (!types->is_array() || types->size() != windows.size())
-      config.fail("layer_types", fmt::format("must list {} layers", windows.size()));
-    for (size_t layer = 0; layer < windows.size(); ++layer) {
-      const bool sliding = is_sliding(config, (*types)[layer]);
-      if (sliding && window == 0)
-        config.fail("layer_types", "has sliding_attention, but no sliding window is in use");
-      if (!sliding) windows[layer] = 0;
-    }
-  } else if (model.family == "qwen2" || model.family == "qwen3") {
-    constexpr int64_t class_default = 28;
-    const int64_t n_full =
-        config.find_int("max_window_layers", 0, max_size).value_or(class_default);
-    for (int64_t layer = 0; layer < std::min(n_full, model.n_layers); ++layer)
-      windows[static_cast<size_t>(layer)] = 0;
-  }
-  return windows;
 }
 
 // One id, a list of ids, or null (D12). Ids already there are kept and not repeated.
@@ -137,28 +148,23 @@ DType read_dtype(const JsonObject& config) {
       fmt::format("{} is not supported; supported: bfloat16, float16, float32", in_quotes(name)));
 }
 
-void refuse_unsupported(const JsonObject& config) {
-  if (const auto act = config.find_string("hidden_act"); act && *act != "silu")
-    config.fail("hidden_act", fmt::format("{} is not supported; supported: silu", in_quotes(*act)));
-  if (config.has("quantization_config"))
-    config.fail("quantization_config", "is set: quantised checkpoints are not built yet");
-}
-
 }  // namespace
 
 ModelConfig model_config_from_hf_text(std::string_view json_text, const std::string& source) {
-  const nlohmann::json document = parse_json(json_text, source);
+  const nlohmann::json document = text_part(parse_json(json_text, source), source);
   const JsonObject config(document, source);
+  const HfFamily& family = find_hf_family(config);
+  if (config.has("quantization_config"))
+    config.fail("quantization_config", "is set: quantised checkpoints are not built yet");
   ModelConfig model;
   model.name = source;
-  model.family = read_family(config);
-  refuse_unsupported(config);
-  read_sizes(config, model);
-  model.norm_eps = config.find_number("rms_norm_eps").value_or(1e-6);
-  model.tied_embeddings = config.find_bool("tie_word_embeddings").value_or(false);
-  read_biases(config, model);
-  model.rope = read_hf_rope(config, model.max_positions);
-  model.layer_windows = read_layer_windows(config, model);
+  model.family = family.family;
+  read_sizes(config, family.defaults, model);
+  read_head_dim(config, family.defaults, model);
+  model.norm_eps = config.find_number("rms_norm_eps").value_or(family.defaults.norm_eps);
+  model.tied_embeddings =
+      config.find_bool("tie_word_embeddings").value_or(family.defaults.tied_embeddings);
+  family.read(config, model);
   add_eos_ids(config, model.eos_ids);
   if (const auto bos = config.find_int("bos_token_id", 0, INT32_MAX))
     model.bos_id = static_cast<int32_t>(*bos);

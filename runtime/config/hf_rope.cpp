@@ -12,8 +12,6 @@
 namespace testbed {
 namespace {
 
-constexpr double default_theta = 10000.0;
-
 void refuse_unknown_keys(const JsonObject& scaling) {
   constexpr std::array<std::string_view, 15> known{"rope_type",
                                                    "type",
@@ -56,9 +54,11 @@ RopeKind rope_kind(const JsonObject& scaling) {
   if (type == "linear") return RopeKind::linear;
   if (type == "llama3") return RopeKind::llama3;
   if (type == "yarn") return RopeKind::yarn;
-  scaling.fail("rope_type",
-               fmt::format("{} is not supported; supported: default, linear, llama3, yarn",
-                           in_quotes(type)));
+  if (type == "proportional") return RopeKind::proportional;
+  scaling.fail(
+      "rope_type",
+      fmt::format("{} is not supported; supported: default, linear, llama3, yarn, proportional",
+                  in_quotes(type)));
 }
 
 double require_number(const JsonObject& scaling, std::string_view key) {
@@ -95,15 +95,22 @@ void read_yarn(const JsonObject& scaling, int64_t max_positions, RopeConfig& rop
   rope.mscale_all_dim = scaling.find_number("mscale_all_dim");
 }
 
+// Of the pairs: only the proportional kind knows other fractions than 1.
+double rotary_fraction(const JsonObject& scaling, RopeKind kind) {
+  const double fraction = scaling.find_number("partial_rotary_factor").value_or(1.0);
+  if (fraction != 1.0 && kind != RopeKind::proportional)
+    scaling.fail("partial_rotary_factor", "other than 1 needs rope_type proportional");
+  return fraction;
+}
+
 RopeConfig read_scaling(const JsonObject& scaling,
                         std::optional<double> outer_theta,
+                        double default_theta,
                         int64_t max_positions) {
   for (const auto& [key, value] : scaling.value().items())
     if (value.is_object())
       scaling.fail(key, "is an object: rope per layer type is not supported for this family");
   refuse_unknown_keys(scaling);
-  if (scaling.find_number("partial_rotary_factor").value_or(1.0) != 1.0)
-    scaling.fail("partial_rotary_factor", "other than 1 is not supported");
   const auto inner_theta = scaling.find_number("rope_theta");
   if (inner_theta && outer_theta && *inner_theta != *outer_theta)
     scaling.fail("rope_theta",
@@ -111,29 +118,83 @@ RopeConfig read_scaling(const JsonObject& scaling,
   RopeConfig rope;
   rope.theta = inner_theta ? *inner_theta : outer_theta.value_or(default_theta);
   rope.kind = rope_kind(scaling);
-  if (rope.kind != RopeKind::plain) rope.factor = require_number(scaling, "factor");
+  rope.rotary_fraction = rotary_fraction(scaling, rope.kind);
+  if (rope.kind == RopeKind::proportional) {
+    rope.factor = scaling.find_number("factor").value_or(1.0);
+  } else if (rope.kind != RopeKind::plain) {
+    rope.factor = require_number(scaling, "factor");
+  }
   if (rope.kind == RopeKind::llama3) read_llama3(scaling, rope);
   if (rope.kind == RopeKind::yarn) read_yarn(scaling, max_positions, rope);
   return rope;
 }
 
+void refuse_partial_rotation(const JsonObject& config) {
+  if (config.find_number("partial_rotary_factor").value_or(1.0) != 1.0)
+    config.fail("partial_rotary_factor", "other than 1 is not supported");
+}
+
 }  // namespace
 
-RopeConfig read_hf_rope(const JsonObject& config, int64_t max_positions) {
+RopeConfig read_hf_rope(const JsonObject& config, int64_t max_positions, double default_theta) {
   const auto theta = config.find_number("rope_theta");
   const auto older = config.find_object("rope_scaling");
   const auto newer = config.find_object("rope_parameters");
-  if (config.find_number("partial_rotary_factor").value_or(1.0) != 1.0)
-    config.fail("partial_rotary_factor", "other than 1 is not supported");
+  refuse_partial_rotation(config);
   RopeConfig rope;
   rope.theta = theta.value_or(default_theta);
-  if (newer) rope = read_scaling(*newer, theta, max_positions);
+  if (newer) rope = read_scaling(*newer, theta, default_theta, max_positions);
   if (!older) return rope;
   const RopeConfig from_older =
-      read_scaling(*older, newer ? std::optional(rope.theta) : theta, max_positions);
+      read_scaling(*older, newer ? std::optional(rope.theta) : theta, default_theta, max_positions);
   if (newer && !(from_older == rope))
     config.fail("rope_parameters", "contradicts rope_scaling; keep one of them");
   return from_older;
+}
+
+namespace {
+
+LayerRopes read_per_layer_type(const JsonObject& parameters,
+                               int64_t max_positions,
+                               const LayerRopes& defaults) {
+  for (const auto& [key, value] : parameters.value().items())
+    if (key != "full_attention" && key != "sliding_attention")
+      parameters.fail(key, "is no layer type; supported: full_attention, sliding_attention");
+  const auto read = [&](const char* type, const RopeConfig& otherwise) {
+    const auto rope = parameters.find_object(type);
+    if (!rope) return otherwise;
+    return read_scaling(*rope, std::nullopt, otherwise.theta, max_positions);
+  };
+  return {.full = read("full_attention", defaults.full),
+          .window = read("sliding_attention", defaults.window)};
+}
+
+LayerRopes read_global_and_local(const JsonObject& config,
+                                 int64_t max_positions,
+                                 const LayerRopes& defaults) {
+  LayerRopes ropes = defaults;
+  const auto theta = config.find_number("rope_theta");
+  if (const auto scaling = config.find_object("rope_scaling"))
+    ropes.full = read_scaling(*scaling, theta, defaults.full.theta, max_positions);
+  else
+    ropes.full.theta = theta.value_or(defaults.full.theta);
+  ropes.window.theta = config.find_number("rope_local_base_freq").value_or(defaults.window.theta);
+  return ropes;
+}
+
+}  // namespace
+
+LayerRopes read_hf_layer_ropes(const JsonObject& config,
+                               int64_t max_positions,
+                               const LayerRopes& defaults) {
+  refuse_partial_rotation(config);
+  const auto newer = config.find_object("rope_parameters");
+  if (!newer) return read_global_and_local(config, max_positions, defaults);
+  const LayerRopes ropes = read_per_layer_type(*newer, max_positions, defaults);
+  for (const char* older : {"rope_theta", "rope_scaling", "rope_local_base_freq"})
+    if (config.has(older) && !(read_global_and_local(config, max_positions, ropes) == ropes))
+      config.fail("rope_parameters", fmt::format("contradicts {}; keep one of them", older));
+  return ropes;
 }
 
 }  // namespace testbed

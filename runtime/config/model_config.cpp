@@ -1,145 +1,86 @@
-// Parameter count and consistency of a ModelConfig.
+// What each layer of a ModelConfig is, resolved from the whole.
 #include "runtime/config/model_config.hpp"
 
 #include <fmt/format.h>
 
-#include <array>
+#include <algorithm>
 #include <cmath>
 
+#include "kernels/base/check.hpp"
 #include "kernels/base/errors.hpp"
-#include "runtime/config/text_input.hpp"
+#include "runtime/config/rope.hpp"
 
 namespace testbed {
 namespace {
 
-// Bounds that keep every product of sizes within 64 bits; real models are far below them.
-struct Bound {
-  const char* field;
-  int64_t value;
-  int64_t highest;
-};
-
-void check_bounds(const ModelConfig& c, const std::string& source) {
-  const std::array<Bound, 8> bounds{{{"n_layers", c.n_layers, 1 << 14},
-                                     {"d_model", c.d_model, 1 << 20},
-                                     {"n_heads", c.n_heads, 1 << 16},
-                                     {"n_kv_heads", c.n_kv_heads, 1 << 16},
-                                     {"head_dim", c.head_dim, 1 << 14},
-                                     {"d_ff", c.d_ff, 1 << 22},
-                                     {"vocab_size", c.vocab_size, 1 << 24},
-                                     {"max_positions", c.max_positions, 1LL << 31}}};
-  for (const Bound& bound : bounds)
-    if (bound.value < 1 || bound.value > bound.highest)
-      throw ConfigError(fmt::format(
-          "{}: {} is {}; expected 1 to {}", source, bound.field, bound.value, bound.highest));
+bool is_shared(const ModelConfig& c, int64_t index) {
+  return index >= c.n_layers - c.n_shared_kv_layers;
 }
 
-void check_heads(const ModelConfig& c, const std::string& source) {
-  if (c.n_heads % c.n_kv_heads != 0)
-    throw ConfigError(fmt::format(
-        "{}: n_heads {} is not a multiple of n_kv_heads {}", source, c.n_heads, c.n_kv_heads));
-  if (c.head_dim % 2 != 0)
-    throw ConfigError(
-        fmt::format("{}: head_dim {} is odd; rope rotates pairs", source, c.head_dim));
-  constexpr int64_t max_width = 1 << 22;
-  if (c.n_heads * c.head_dim > max_width)
-    throw ConfigError(fmt::format("{}: n_heads * head_dim is {}; expected at most {}",
-                                  source,
-                                  c.n_heads * c.head_dim,
-                                  max_width));
+bool has_window(const ModelConfig& c, int64_t index) {
+  return c.layer_windows[static_cast<size_t>(index)] != 0;
 }
 
-void require(bool condition, const std::string& source, std::string_view message) {
-  if (!condition) throw ConfigError(fmt::format("{}: {}", source, message));
+// The last layer of the same kind before those that share; validate() makes sure of it.
+int64_t owner_of_kv(const ModelConfig& c, int64_t index) {
+  if (!is_shared(c, index)) return index;
+  for (int64_t i = c.n_layers - c.n_shared_kv_layers - 1; i >= 0; --i)
+    if (has_window(c, i) == has_window(c, index)) return i;
+  check_failed("a layer owns the shared keys and values", __FILE__, __LINE__);
 }
 
-bool positive(double x) { return std::isfinite(x) && x > 0; }
-
-void check_rope(const RopeConfig& rope, const std::string& source) {
-  require(positive(rope.theta) && rope.theta > 1, source, "rope theta must be above 1");
-  if (rope.kind == RopeKind::plain) return;
-  require(positive(rope.factor) && rope.factor >= 1, source, "rope factor must be at least 1");
-  if (rope.kind == RopeKind::linear) return;
-  require(rope.original_max_positions >= 1 && rope.original_max_positions <= (1LL << 31),
-          source,
-          "rope original_max_positions must be a positive number of tokens");
-  if (rope.kind == RopeKind::llama3) {
-    require(positive(rope.low_freq_factor) && positive(rope.high_freq_factor) &&
-                rope.low_freq_factor < rope.high_freq_factor,
-            source,
-            "rope needs 0 < low_freq_factor < high_freq_factor");
-    return;
+void set_heads(const ModelConfig& c, LayerShape& layer) {
+  layer.n_kv_heads = c.n_kv_heads;
+  layer.head_dim = c.head_dim;
+  if (c.full_attention && layer.window == 0) {
+    layer.n_kv_heads = c.full_attention->n_kv_heads;
+    layer.head_dim = c.full_attention->head_dim;
+    layer.key_is_value = c.full_attention->key_is_value;
   }
-  require(positive(rope.beta_slow) && positive(rope.beta_fast) && rope.beta_slow <= rope.beta_fast,
-          source,
-          "rope needs 0 < beta_slow <= beta_fast");
-  require(!rope.attention_factor || positive(*rope.attention_factor),
-          source,
-          "rope attention_factor must be above 0");
-  for (const auto& mscale : {rope.mscale, rope.mscale_all_dim})
-    require(!mscale || (std::isfinite(*mscale) && *mscale >= 0),
-            source,
-            "rope mscale and mscale_all_dim must not be negative");
-}
-
-void check_ids(const ModelConfig& c, const std::string& source) {
-  const auto in_vocabulary = [&](const char* field, int32_t id) {
-    if (id < 0 || id >= c.vocab_size)
-      throw ConfigError(fmt::format(
-          "{}: {} {} is outside the vocabulary of {}", source, field, id, c.vocab_size));
-  };
-  for (const int32_t id : c.eos_ids) in_vocabulary("eos id", id);
-  if (c.bos_id) in_vocabulary("bos id", *c.bos_id);
+  layer.v_dim = c.mla ? c.mla->v_dim : layer.head_dim;
 }
 
 }  // namespace
 
-int64_t ModelConfig::n_parameters() const {
-  const int64_t q_width = n_heads * head_dim;
-  const int64_t kv_width = n_kv_heads * head_dim;
-  int64_t layer = d_model * (q_width + 2 * kv_width) + q_width * d_model;  // q, k, v, o
-  layer += 3 * d_model * d_ff;                                             // gate, up, down
-  layer += 2 * d_model;                                                    // norms
-  if (qkv_bias) layer += q_width + 2 * kv_width;
-  if (output_bias) layer += d_model;
-  if (mlp_bias) layer += 2 * d_ff + d_model;
-  if (qk_norm) layer += 2 * head_dim;
-  const int64_t table = vocab_size * d_model;
-  return n_layers * layer + table + d_model + (tied_embeddings ? 0 : table);
+LayerShape ModelConfig::layer(int64_t index) const {
+  CHECK(index >= 0 && index < n_layers);
+  LayerShape layer;
+  layer.window = layer_windows[static_cast<size_t>(index)];
+  layer.window_rope = layer.window != 0 && window_rope.has_value();
+  set_heads(*this, layer);
+  layer.kv_layer = owner_of_kv(*this, index);
+  layer.has_experts =
+      moe && !std::binary_search(moe->dense_layers.begin(), moe->dense_layers.end(), index);
+  if (!layer.has_experts || moe->beside_mlp)
+    layer.d_ff = is_shared(*this, index) && double_wide_shared_mlp ? 2 * d_ff : d_ff;
+  return layer;
 }
 
-void validate(const ModelConfig& config, const std::string& source) {
-  constexpr std::array families{"llama", "qwen2", "qwen3", "mistral"};
-  bool known = false;
-  for (const char* family : families) known = known || config.family == family;
-  if (!known)
-    throw ConfigError(
-        fmt::format("{}: model family {} is not supported; supported: llama, qwen2, "
-                    "qwen3, mistral",
-                    source,
-                    in_quotes(config.family)));
-  check_bounds(config, source);
-  check_heads(config, source);
-  require(positive(config.norm_eps) && config.norm_eps < 1,
-          source,
-          fmt::format("norm_eps is {}; expected a small positive number", config.norm_eps));
-  check_rope(config.rope, source);
-  require(static_cast<int64_t>(config.layer_windows.size()) == config.n_layers,
-          source,
-          fmt::format("layer_windows has {} entries for {} layers",
-                      config.layer_windows.size(),
-                      config.n_layers));
-  for (const int64_t window : config.layer_windows)
-    require(window >= 0, source, fmt::format("a window of {} tokens is negative", window));
-  check_ids(config, source);
+CachedShape ModelConfig::cached(int64_t index) const {
+  if (mla) return {.n_heads = 1, .k_dim = mla->cached_dim(), .v_dim = 0};
+  const LayerShape owner = layer(layer(index).kv_layer);
+  return {.n_heads = owner.n_kv_heads, .k_dim = owner.head_dim, .v_dim = owner.v_dim};
+}
+
+double ModelConfig::scale_of_scores(int64_t index) const {
+  const double scale =
+      attention_scale.value_or(1.0 / std::sqrt(static_cast<double>(layer(index).head_dim)));
+  const double all_dim = rope.mscale_all_dim.value_or(0);
+  if (!mla || rope.kind != RopeKind::yarn || all_dim == 0) return scale;
+  const double mscale = yarn_mscale(rope.factor, all_dim);
+  return scale * mscale * mscale;
 }
 
 ModelConfig truncated_to(ModelConfig config, int64_t n_layers) {
   if (n_layers < 1 || n_layers > config.n_layers)
     throw ConfigError(
         fmt::format("--layers {}: {} has {} layers", n_layers, config.name, config.n_layers));
+  const int64_t n_removed = config.n_layers - n_layers;
   config.n_layers = n_layers;
   config.layer_windows.resize(static_cast<size_t>(n_layers));
+  config.n_shared_kv_layers = std::max<int64_t>(0, config.n_shared_kv_layers - n_removed);
+  if (config.moe)
+    std::erase_if(config.moe->dense_layers, [&](int64_t layer) { return layer >= n_layers; });
   return config;
 }
 

@@ -16,9 +16,9 @@ class GgufFile;
 // added (D12).
 ModelConfig model_config_from_hf(const std::filesystem::path& folder_or_file);
 
-// The text of a config.json; `source` is its path, for errors. Missing keys take the defaults of
-// transformers where it has one for all families: MHA, head_dim = hidden_size / heads, theta 10000,
-// eps 1e-6, silu, untied, F32.
+// The text of a config.json; `source` is its path, for errors. Of a multimodal checkpoint (gemma3,
+// gemma4) its text_config. Missing keys take the defaults of the family's class in transformers,
+// but for sizes that its files always have.
 ModelConfig model_config_from_hf_text(std::string_view json_text, const std::string& source);
 
 // Adds the eos ids of a generation_config.json to config.eos_ids.

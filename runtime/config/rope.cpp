@@ -47,10 +47,6 @@ void scale_yarn(std::vector<double>& inv_freq, const RopeConfig& rope, int64_t h
   }
 }
 
-double yarn_mscale(double factor, double weight) {
-  return factor <= 1 ? 1.0 : 0.1 * weight * std::log(factor) + 1.0;
-}
-
 double yarn_multiplier(const RopeConfig& rope) {
   if (rope.attention_factor) return *rope.attention_factor;
   const double mscale = rope.mscale.value_or(0);
@@ -60,11 +56,23 @@ double yarn_multiplier(const RopeConfig& rope) {
   return yarn_mscale(rope.factor, 1.0);
 }
 
+// Pairs behind the rotated ones stand still.
+void cut_proportional(std::vector<double>& inv_freq, const RopeConfig& rope, int64_t head_dim) {
+  const double n_rotated = std::floor(rope.rotary_fraction * static_cast<double>(head_dim) / 2);
+  for (size_t i = 0; i < inv_freq.size(); ++i)
+    inv_freq[i] = static_cast<double>(i) < n_rotated ? inv_freq[i] / rope.factor : 0.0;
+}
+
 }  // namespace
+
+double yarn_mscale(double factor, double weight) {
+  return factor <= 1 ? 1.0 : 0.1 * weight * std::log(factor) + 1.0;
+}
 
 RopeTable rope_table(const RopeConfig& rope, int64_t head_dim) {
   CHECK(head_dim > 0 && head_dim % 2 == 0);
-  RopeTable table;
+  RopeTable table{.inv_freq = {}, .multiplier = 1.0, .interleaved = rope.interleaved};
+  table.inv_freq.reserve(static_cast<size_t>(head_dim / 2));
   for (int64_t i = 0; i < head_dim; i += 2)
     table.inv_freq.push_back(
         std::pow(rope.theta, -static_cast<double>(i) / static_cast<double>(head_dim)));
@@ -81,8 +89,17 @@ RopeTable rope_table(const RopeConfig& rope, int64_t head_dim) {
       scale_yarn(table.inv_freq, rope, head_dim);
       table.multiplier = yarn_multiplier(rope);
       break;
+    case RopeKind::proportional:
+      cut_proportional(table.inv_freq, rope, head_dim);
+      break;
   }
   return table;
+}
+
+RopeTable rope_table_of_layer(const ModelConfig& config, int64_t layer) {
+  const LayerShape shape = config.layer(layer);
+  return rope_table(shape.window_rope ? *config.window_rope : config.rope,
+                    config.mla ? config.mla->rope_dim : shape.head_dim);
 }
 
 }  // namespace testbed

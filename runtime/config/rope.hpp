@@ -13,9 +13,16 @@ namespace testbed {
 struct RopeTable {
   std::vector<double> inv_freq;  // [head_dim / 2]
   double multiplier = 1.0;
+  bool interleaved = false;  // pair i is elements (2i, 2i + 1), not (i, i + head_dim / 2)
 };
 
 // head_dim is even.
 RopeTable rope_table(const RopeConfig& rope, int64_t head_dim);
+
+// The table of a layer's keys and queries; of MLA's rotated part.
+RopeTable rope_table_of_layer(const ModelConfig& config, int64_t layer);
+
+// YaRN's factor for longer contexts, 1 if factor <= 1.
+double yarn_mscale(double factor, double weight);
 
 }  // namespace testbed

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kernels/base/dtype.hpp"
+#include "parallel/parallel_options.hpp"
 #include "runtime/config/model_config.hpp"
 
 namespace testbed {
@@ -19,6 +20,9 @@ struct ParallelConfig {
   int ep = 1;
   std::optional<int> microbatches;  // default: min(pp, what can be split)
   int virtual_stages = 1;
+  CpPlacement cp_placement = CpPlacement::zigzag;
+  ExpertExchange expert_exchange = ExpertExchange::automatic;
+  TpComm tp_comm = TpComm::all_reduce;
   bool operator==(const ParallelConfig&) const = default;
 };
 
@@ -99,8 +103,10 @@ struct RunConfig {
   OutputConfig output;
   std::vector<DelayInjection> inject;
   double timeout_s = 120;
-  std::optional<int> threads;  // per rank; by affinity when not given
-  int64_t kv_block_size = 16;  // tokens
+  std::optional<int> threads;              // per rank; by affinity when not given
+  int64_t kv_block_size = 16;              // tokens
+  std::optional<int64_t> max_step_tokens;  // prompt tokens of a step; 2048 per cp rank if not given
+  bool deterministic = false;  // only reductions of a fixed order; repeats are held to it
   bool operator==(const RunConfig&) const = default;
 };
 

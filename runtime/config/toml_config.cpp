@@ -5,79 +5,51 @@
 
 #include "runtime/config/model_readers.hpp"
 #include "runtime/config/text_input.hpp"
+#include "runtime/config/toml_model_parts.hpp"
 #include "runtime/config/toml_table.hpp"
 
 namespace testbed {
 namespace {
 
-constexpr std::array<std::string_view, 20> model_keys{
-    "name",       "family",          "n_layers", "d_model",     "n_heads",
-    "n_kv_heads", "head_dim",        "d_ff",     "vocab_size",  "max_positions",
-    "norm_eps",   "tied_embeddings", "qkv_bias", "output_bias", "mlp_bias",
-    "qk_norm",    "window",          "eos_ids",  "bos_id",      "stored_dtype"};
-constexpr std::array<std::string_view, 12> rope_keys{"kind",
-                                                     "theta",
-                                                     "factor",
-                                                     "low_freq_factor",
-                                                     "high_freq_factor",
-                                                     "original_max_positions",
-                                                     "beta_fast",
-                                                     "beta_slow",
-                                                     "truncate",
-                                                     "attention_factor",
-                                                     "mscale",
-                                                     "mscale_all_dim"};
-
-RopeKind read_kind(const TomlTable& rope) {
-  const std::string kind = rope.find_string("kind").value_or("plain");
-  if (kind == "plain") return RopeKind::plain;
-  if (kind == "linear") return RopeKind::linear;
-  if (kind == "llama3") return RopeKind::llama3;
-  if (kind == "yarn") return RopeKind::yarn;
-  rope.fail_at(
-      "kind",
-      fmt::format("rope kind {} is not one of plain, linear, llama3, yarn", in_quotes(kind)));
-}
-
-// A kind takes its own keys and no others: a factor under kind "plain" would do nothing.
-void refuse_idle_keys(const TomlTable& table, RopeKind kind) {
-  const auto allowed = [&](std::string_view key) {
-    if (key == "kind" || key == "theta") return true;
-    if (kind == RopeKind::plain) return false;
-    if (key == "factor") return true;
-    if (kind == RopeKind::linear) return false;
-    if (key == "original_max_positions") return true;
-    const bool is_llama3_key = key == "low_freq_factor" || key == "high_freq_factor";
-    return (kind == RopeKind::llama3) == is_llama3_key;
-  };
-  for (const std::string_view key : rope_keys)
-    if (table.find(key) != nullptr && !allowed(key))
-      table.fail_at(key, fmt::format("{} has no meaning for this rope kind", key));
-}
-
-RopeConfig read_rope(const toml::table& toml, const std::string& source) {
-  const TomlTable table(toml, source, rope_keys);
-  RopeConfig rope;
-  rope.kind = read_kind(table);
-  refuse_idle_keys(table, rope.kind);
-  rope.theta = table.get_number("theta");
-  if (rope.kind == RopeKind::plain) return rope;
-  rope.factor = table.get_number("factor");
-  if (rope.kind == RopeKind::linear) return rope;
-  rope.original_max_positions = table.get_int("original_max_positions");
-  if (rope.kind == RopeKind::llama3) {
-    rope.low_freq_factor = table.get_number("low_freq_factor");
-    rope.high_freq_factor = table.get_number("high_freq_factor");
-    return rope;
-  }
-  rope.beta_fast = table.find_number("beta_fast").value_or(rope.beta_fast);
-  rope.beta_slow = table.find_number("beta_slow").value_or(rope.beta_slow);
-  rope.truncate = table.get_bool("truncate", true);
-  rope.attention_factor = table.find_number("attention_factor");
-  rope.mscale = table.find_number("mscale");
-  rope.mscale_all_dim = table.find_number("mscale_all_dim");
-  return rope;
-}
+constexpr std::array model_keys = std::to_array<std::string_view>({"name",
+                                                                   "family",
+                                                                   "n_layers",
+                                                                   "d_model",
+                                                                   "n_heads",
+                                                                   "n_kv_heads",
+                                                                   "head_dim",
+                                                                   "d_ff",
+                                                                   "vocab_size",
+                                                                   "max_positions",
+                                                                   "norm_eps",
+                                                                   "tied_embeddings",
+                                                                   "qkv_bias",
+                                                                   "output_bias",
+                                                                   "mlp_bias",
+                                                                   "qk_norm",
+                                                                   "v_norm",
+                                                                   "attention_sinks",
+                                                                   "norms",
+                                                                   "norm_adds_one",
+                                                                   "activation",
+                                                                   "scaled_embedding",
+                                                                   "layer_scalars",
+                                                                   "attention_scale",
+                                                                   "attention_softcap",
+                                                                   "final_softcap",
+                                                                   "window",
+                                                                   "full_every",
+                                                                   "n_shared_kv_layers",
+                                                                   "double_wide_shared_mlp",
+                                                                   "eos_ids",
+                                                                   "bos_id",
+                                                                   "stored_dtype",
+                                                                   "rope",
+                                                                   "window_rope",
+                                                                   "full_attention",
+                                                                   "mla",
+                                                                   "moe",
+                                                                   "per_layer_input"});
 
 int32_t token_id(const TomlTable& table, const toml::node& node, std::string_view key) {
   const auto id = node.value_exact<int64_t>();
@@ -103,41 +75,88 @@ DType read_dtype(const TomlTable& table) {
                 fmt::format("stored_dtype {} is not one of bf16, f16, f32", in_quotes(name)));
 }
 
+// "window" on every layer, or on all but every full_every-th.
 std::vector<int64_t> read_windows(const TomlTable& table, int64_t n_layers) {
   const int64_t window = table.find_int("window").value_or(0);
-  return std::vector<int64_t>(static_cast<size_t>(n_layers), window);
+  std::vector<int64_t> windows(static_cast<size_t>(n_layers), window);
+  if (table.find("full_every") == nullptr) return windows;
+  if (window == 0) table.fail_at("full_every", "full_every has no meaning without a window");
+  const int64_t full_every = table.get_int_in("full_every", 2, 1 << 14);
+  for (int64_t layer = full_every - 1; layer < n_layers; layer += full_every)
+    windows[static_cast<size_t>(layer)] = 0;
+  return windows;
 }
 
-ModelConfig read_model(const toml::table& toml, const std::string& source) {
-  std::vector<std::string_view> keys(model_keys.begin(), model_keys.end());
-  keys.emplace_back("rope");
-  const TomlTable table(toml, source, keys);
-  ModelConfig model;
-  model.name = table.get_string("name");
-  model.family = table.get_string("family");
+void read_sizes(const TomlTable& table, ModelConfig& model) {
   constexpr int64_t max_layers = 1 << 14;
   model.n_layers = table.get_int_in("n_layers", 1, max_layers);
   model.d_model = table.get_int("d_model");
   model.n_heads = table.get_int("n_heads");
-  model.n_kv_heads = table.get_int("n_kv_heads");
-  model.head_dim = table.get_int("head_dim");
-  model.d_ff = table.get_int("d_ff");
+  // Latent attention has these from its own sizes, and with experts a dense MLP may be missing.
+  model.n_kv_heads = model.mla ? model.n_heads : table.get_int("n_kv_heads");
+  model.head_dim = model.mla ? model.mla->qk_dim() : table.get_int("head_dim");
+  for (const char* derived : {"n_kv_heads", "head_dim"})
+    if (model.mla && table.find(derived) != nullptr)
+      table.fail_at(derived, fmt::format("{} comes from [mla]", derived));
+  model.d_ff = model.moe ? table.find_int("d_ff").value_or(0) : table.get_int("d_ff");
   model.vocab_size = table.get_int("vocab_size");
   model.max_positions = table.get_int("max_positions");
+  model.layer_windows = read_windows(table, model.n_layers);
+  model.n_shared_kv_layers = table.find_int("n_shared_kv_layers").value_or(0);
+}
+
+void read_properties(const TomlTable& table, ModelConfig& model) {
   model.norm_eps = table.get_number("norm_eps");
   model.tied_embeddings = table.get_bool("tied_embeddings", false);
   model.qkv_bias = table.get_bool("qkv_bias", false);
   model.output_bias = table.get_bool("output_bias", false);
   model.mlp_bias = table.get_bool("mlp_bias", false);
   model.qk_norm = table.get_bool("qk_norm", false);
-  model.layer_windows = read_windows(table, model.n_layers);
+  model.v_norm = table.get_bool("v_norm", false);
+  model.attention_sinks = table.get_bool("attention_sinks", false);
+  model.norms = read_name<NormPlacement>(
+      table, "norms", {{"pre", NormPlacement::pre}, {"sandwich", NormPlacement::sandwich}});
+  model.norm_adds_one = table.get_bool("norm_adds_one", false);
+  model.activation = read_name<Activation>(table,
+                                           "activation",
+                                           {{"silu", Activation::silu},
+                                            {"gelu_tanh", Activation::gelu_tanh},
+                                            {"clamped_swiglu", Activation::clamped_swiglu}});
+  model.scaled_embedding = table.get_bool("scaled_embedding", false);
+  model.layer_scalars = table.get_bool("layer_scalars", false);
+  model.attention_scale = table.find_number("attention_scale");
+  model.attention_softcap = table.find_number("attention_softcap");
+  model.final_softcap = table.find_number("final_softcap");
+  model.double_wide_shared_mlp = table.get_bool("double_wide_shared_mlp", false);
+}
+
+template <typename Part>
+std::optional<Part> find_part(const TomlTable& table,
+                              std::string_view key,
+                              Part (*read)(const toml::table&, const std::string&)) {
+  const toml::node* node = table.find(key);
+  if (node == nullptr) return std::nullopt;
+  if (!node->is_table()) table.fail_at(key, fmt::format("{} must be a table [{}]", key, key));
+  return read(*node->as_table(), table.source());
+}
+
+ModelConfig read_model(const toml::table& toml, const std::string& source) {
+  const TomlTable table(toml, source, model_keys);
+  ModelConfig model;
+  model.name = table.get_string("name");
+  model.family = table.get_string("family");
+  model.mla = find_part(table, "mla", read_toml_mla);
+  model.moe = find_part(table, "moe", read_toml_moe);
+  model.full_attention = find_part(table, "full_attention", read_toml_full_attention);
+  model.per_layer_input = find_part(table, "per_layer_input", read_toml_per_layer_input);
+  model.window_rope = find_part(table, "window_rope", read_toml_rope);
+  read_sizes(table, model);
+  read_properties(table, model);
   model.stored_dtype = read_dtype(table);
   read_ids(table, model);
-  const toml::node* rope = table.find("rope");
-  if (rope == nullptr || !rope->is_table())
-    table.fail(rope == nullptr ? toml.source().begin : rope->source().begin,
-               "a table [rope] is required");
-  model.rope = read_rope(*rope->as_table(), source);
+  const auto rope = find_part(table, "rope", read_toml_rope);
+  if (!rope) table.fail(toml.source().begin, "a table [rope] is required");
+  model.rope = *rope;
   return model;
 }
 

@@ -13,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#include "runtime/weights/checkpoint_names.hpp"
 #include "runtime/weights/tensor_names.hpp"
 #include "runtime/weights/weight_source.hpp"
 
@@ -28,12 +29,10 @@ struct MappedTensor {
   std::span<const std::byte> bytes;  // all of it, row-major
 };
 
-// One canonical tensor inside a stored one: rows [first_row, first_row + rows) of it. Rows of
-// vectors are their elements.
+// One canonical tensor in a mapped one.
 struct StoredPart {
-  MappedTensor tensor;
-  int64_t first_row = 0;
-  int64_t stored_rows = 0;  // of a fused tensor, all parts together; 0 if it is not fused
+  std::shared_ptr<const MappedTensor> tensor;
+  StoredPlace place;
   // 0: rows in order. Otherwise GGUF's llama order, in heads of this many rows: row j*d/2 + i of a
   // head is stored as row 2i + j.
   int64_t permuted_head_dim = 0;
@@ -76,23 +75,5 @@ class FileWeights : public WeightSource {
   std::map<std::string, Located, std::less<>> tensors_;
   std::shared_ptr<const void> keep_alive_;
 };
-
-// The part of a fused tensor that is `name`: rows after those of the parts before it (D5).
-struct FusedPart {
-  std::string fused_suffix;  // "self_attn.qkv_proj", without ".weight" or ".bias"
-  int64_t first_row = 0;
-  int64_t fused_rows = 0;
-};
-// `module` is "self_attn.q_proj" and so on; nullopt if that module is never part of a fused one.
-std::optional<FusedPart> fused_part(const ModelConfig& config, std::string_view module);
-
-// {layer, module, "weight" or "bias"} of "model.layers.3.self_attn.q_proj.weight"; nullopt if the
-// name is not of a layer.
-struct LayerTensorName {
-  int64_t layer = 0;
-  std::string module;
-  std::string leaf;
-};
-std::optional<LayerTensorName> split_layer_name(std::string_view name, std::string_view prefix);
 
 }  // namespace testbed

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "kernels/base/errors.hpp"
+#include "runtime/weights/checkpoint_names.hpp"
 #include "runtime/weights/file_weights.hpp"
 #include "runtime/weights/ggml_type.hpp"
 #include "runtime/weights/gguf_file.hpp"
@@ -48,11 +49,12 @@ std::string gguf_top_name(const std::string& name) {
   return "output.weight";
 }
 
-MappedTensor mapped(const GgufTensor& tensor) {
+std::shared_ptr<const MappedTensor> mapped(const GgufTensor& tensor) {
   const GgmlTypeInfo* info = find_ggml_type(tensor.ggml_type);
   CHECK(info != nullptr);  // the parser has refused unknown types
-  std::vector<int64_t> shape(tensor.dims.rbegin(), tensor.dims.rend());
-  return {tensor.name, tensor.file, std::string(info->name), info->dtype, shape, tensor.data};
+  const std::vector<int64_t> shape(tensor.dims.rbegin(), tensor.dims.rend());
+  return std::make_shared<MappedTensor>(MappedTensor{
+      tensor.name, tensor.file, std::string(info->name), info->dtype, shape, tensor.data});
 }
 
 // Whether the rows of q and k lie in the order that interleaved rotary embedding wants. Known for
@@ -78,11 +80,11 @@ class GgufLocator {
 
   std::optional<StoredPart> operator()(const TensorSpec& spec) const {
     const auto parsed = split_layer_name(spec.name, "model.layers.");
-    if (!parsed) return whole(gguf_top_name(spec.name));
+    if (!parsed) return whole(gguf_top_name(spec.name), spec);
     auto part = is_fused_up(*parsed)
                     ? std::nullopt
-                    : whole(gguf_layer_name(parsed->layer, parsed->module, parsed->leaf));
-    if (!part) part = fused(*parsed);
+                    : whole(gguf_layer_name(parsed->layer, parsed->module, parsed->leaf), spec);
+    if (!part) part = fused(*parsed, spec);
     const bool q_or_k =
         parsed->module == "self_attn.q_proj" || parsed->module == "self_attn.k_proj";
     if (part && q_or_k && permuted_) part->permuted_head_dim = config_.head_dim;
@@ -90,10 +92,10 @@ class GgufLocator {
   }
 
  private:
-  std::optional<StoredPart> whole(const std::string& name) const {
+  std::optional<StoredPart> whole(const std::string& name, const TensorSpec& spec) const {
     const GgufTensor* tensor = file_.find_tensor(name);
     if (tensor == nullptr) return std::nullopt;
-    return StoredPart{mapped(*tensor)};
+    return StoredPart{mapped(*tensor), whole_place(name, spec)};
   }
 
   // ffn_up holds gate and up if there is no ffn_gate.
@@ -102,16 +104,16 @@ class GgufLocator {
            file_.find_tensor(gguf_layer_name(name.layer, "mlp.gate_proj", name.leaf)) == nullptr;
   }
 
-  std::optional<StoredPart> fused(const LayerTensorName& name) const {
-    const auto place = fused_part(config_, name.module);
-    if (!place) return std::nullopt;
-    auto part = whole(gguf_layer_name(name.layer, place->fused_suffix, name.leaf));
-    if (!part) return std::nullopt;
-    part->first_row = place->first_row;
-    part->stored_rows = place->fused_rows;
+  std::optional<StoredPart> fused(const LayerTensorName& name, const TensorSpec& spec) const {
+    const auto rows = fused_part(config_, name);
+    if (!rows) return std::nullopt;
+    const std::string stored = gguf_layer_name(name.layer, rows->fused_module, name.leaf);
+    const GgufTensor* tensor = file_.find_tensor(stored);
+    if (tensor == nullptr) return std::nullopt;
+    StoredPart part{mapped(*tensor), fused_place(stored, *rows, spec)};
     // With rows for one of gate and up only, it is the other tensor that is missing.
-    if (name.module == "mlp.gate_proj" && !part->tensor.shape.empty() &&
-        part->tensor.shape[0] == config_.d_ff)
+    if (name.module == "mlp.gate_proj" && !part.tensor->shape.empty() &&
+        part.tensor->shape[0] == config_.d_ff)
       return std::nullopt;
     return part;
   }

@@ -18,7 +18,7 @@ namespace {
 
 constexpr float matrix_std = 0.02F;  // Hugging Face's initializer_range
 constexpr float bias_std = 0.02F;
-constexpr float norm_std = 0.02F;  // around 1
+constexpr float norm_std = 0.02F;  // of scales too
 
 // The finaliser of SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators).
 constexpr uint64_t mix64(uint64_t x) {
@@ -63,7 +63,9 @@ struct Distribution {
   float scale;
 };
 
-Distribution distribution(TensorKind kind) {
+// Norms and scales multiply by about 1; norms that multiply by 1 + w (norm_adds_one) have w about
+// 0.
+Distribution distribution(TensorKind kind, bool norm_adds_one) {
   const auto scale = [](float std) {
     return static_cast<float>(static_cast<double>(std) / triangular_std);
   };
@@ -71,6 +73,8 @@ Distribution distribution(TensorKind kind) {
     case TensorKind::matrix:
       return {0.0F, scale(matrix_std)};
     case TensorKind::norm:
+      return {norm_adds_one ? 0.0F : 1.0F, scale(norm_std)};
+    case TensorKind::scale:
       return {1.0F, scale(norm_std)};
     case TensorKind::bias:
       return {0.0F, scale(bias_std)};
@@ -103,14 +107,12 @@ void round_to(DType dtype, int64_t n, float* values) {
 class RandomWeights : public WeightSource {
  public:
   RandomWeights(const ModelConfig& config, uint64_t seed)
-      : dtype_(config.stored_dtype), seed_(seed) {
+      : dtype_(config.stored_dtype), norm_adds_one_(config.norm_adds_one), seed_(seed) {
     if (dtype_ != DType::F32 && dtype_ != DType::F16 && dtype_ != DType::BF16)
       throw WeightsError(fmt::format("random weights: stored dtype {} is not one of f32, f16, bf16",
                                      dtype_name(dtype_)));
-    for (TensorSpec& spec : required_tensors(config)) {
-      std::string name = spec.name;
-      tensors_.emplace(std::move(name), std::move(spec));
-    }
+    for (TensorSpec& spec : required_tensors(config))
+      tensors_.emplace(std::move(spec.name), Known{spec.shape, spec.kind});
   }
 
   std::optional<StoredTensor> find(std::string_view name) const override {
@@ -133,7 +135,7 @@ class RandomWeights : public WeightSource {
     CHECK(0 <= cols.begin && cols.begin <= cols.end && cols.end <= n_cols);
     CHECK(dst.n_elements() == rows.size() * cols.size());
     const uint64_t key = tensor_key(seed_, name);
-    const Distribution values = distribution(it->second.kind);
+    const Distribution values = distribution(it->second.kind, norm_adds_one_);
     auto* out = static_cast<std::byte*>(dst.data());
     for (int64_t row = rows.begin; row < rows.end; ++row) {
       write(key, row * n_cols + cols.begin, cols.size(), values, dst.dtype(), out);
@@ -160,9 +162,14 @@ class RandomWeights : public WeightSource {
     }
   }
 
+  struct Known {
+    Shape shape;
+    TensorKind kind;
+  };
   DType dtype_;
+  bool norm_adds_one_;
   uint64_t seed_;
-  std::map<std::string, TensorSpec, std::less<>> tensors_;
+  std::map<std::string, Known, std::less<>> tensors_;
 };
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "kernels/base/errors.hpp"
+#include "runtime/weights/checkpoint_names.hpp"
 #include "runtime/weights/file_weights.hpp"
 #include "runtime/weights/mapped_file.hpp"
 #include "runtime/weights/safetensors_file.hpp"
@@ -19,17 +20,18 @@ constexpr std::string_view index_name = "model.safetensors.index.json";
 // All tensors of one model and the mappings they lie in.
 struct Checkpoint {
   std::vector<SafetensorsFile> files;
-  std::map<std::string, MappedTensor, std::less<>> tensors;
+  std::map<std::string, std::shared_ptr<const MappedTensor>, std::less<>> tensors;
 };
 
-MappedTensor mapped(const SafetensorsFile& file,
-                    const std::string& name,
-                    const SafetensorsTensor& tensor) {
+std::shared_ptr<const MappedTensor> mapped(const SafetensorsFile& file,
+                                           const std::string& name,
+                                           const SafetensorsTensor& tensor) {
   std::optional<DType> dtype;
   if (tensor.dtype == "BF16") dtype = DType::BF16;
   if (tensor.dtype == "F16") dtype = DType::F16;
   if (tensor.dtype == "F32") dtype = DType::F32;
-  return {name, file.name(), tensor.dtype, dtype, tensor.shape, tensor.data};
+  return std::make_shared<MappedTensor>(
+      MappedTensor{name, file.name(), tensor.dtype, dtype, tensor.shape, tensor.data});
 }
 
 void add_file(const std::filesystem::path& path, Checkpoint& checkpoint) {
@@ -83,6 +85,20 @@ void add_sharded(const std::filesystem::path& folder, Checkpoint& checkpoint) {
   for (auto& [file, shard] : shards) checkpoint.files.push_back(std::move(shard));
 }
 
+// A multimodal checkpoint put under the names of its language model alone; the encoders of other
+// modalities are left out.
+void keep_language_model(Checkpoint& checkpoint) {
+  decltype(checkpoint.tensors) kept;
+  for (const auto& [name, tensor] : checkpoint.tensors) {
+    const auto short_name = without_language_prefix(name);
+    if (!short_name && name != head_name) continue;
+    if (!kept.emplace(short_name.value_or(name), tensor).second)
+      throw WeightsError(
+          fmt::format("{}: tensor '{}' is stored under two names", tensor->file, name));
+  }
+  if (kept.size() > checkpoint.tensors.count(head_name)) checkpoint.tensors = std::move(kept);
+}
+
 Checkpoint open_checkpoint(const std::filesystem::path& path) {
   Checkpoint checkpoint;
   if (!std::filesystem::is_directory(path)) {
@@ -95,22 +111,39 @@ Checkpoint open_checkpoint(const std::filesystem::path& path) {
     throw WeightsError(
         fmt::format("{}: holds neither model.safetensors nor {}", path.string(), index_name));
   }
+  keep_language_model(checkpoint);
   return checkpoint;
+}
+
+// Tables over all layers whose first part is that of a model cut by --layers.
+void fit_to_cut_layers(const ModelConfig& config, const MappedTensor& tensor, StoredPlace& place) {
+  if (!config.per_layer_input || tensor.shape.size() != 2) return;
+  const auto wider = [&](size_t axis) {
+    const int64_t n = tensor.shape[axis];
+    return n > place.shape[axis] && n % config.per_layer_input->dim == 0;
+  };
+  if (place.name == per_layer_model_projection_name && wider(0)) place.shape[0] = tensor.shape[0];
+  if (place.name == per_layer_embedding_name && wider(1))
+    place.shape[1] = place.row_stride = tensor.shape[1];
 }
 
 std::optional<StoredPart> locate(const Checkpoint& checkpoint,
                                  const ModelConfig& config,
                                  const TensorSpec& spec) {
-  const auto direct = checkpoint.tensors.find(spec.name);
-  if (direct != checkpoint.tensors.end()) return StoredPart{direct->second};
-  const auto parsed = split_layer_name(spec.name, "model.layers.");
-  if (!parsed) return std::nullopt;
-  const auto fused = fused_part(config, parsed->module);
-  if (!fused) return std::nullopt;
-  const auto it = checkpoint.tensors.find(
-      layer_tensor_name(parsed->layer, fused->fused_suffix + "." + parsed->leaf));
-  if (it == checkpoint.tensors.end()) return std::nullopt;
-  return StoredPart{it->second, fused->first_row, fused->fused_rows};
+  const auto stored = [&](const std::string& name) { return checkpoint.tensors.contains(name); };
+  auto place = find_place(config, spec, stored);
+  if (!place) return std::nullopt;
+  const auto& tensor = checkpoint.tensors.find(place->name)->second;
+  fit_to_cut_layers(config, *tensor, *place);
+  return StoredPart{tensor, *std::move(place)};
+}
+
+// Keys and values that no layer reads, because this one reads another's.
+bool unread_kv(const std::optional<LayerTensorName>& name, const ModelConfig& config) {
+  if (!name || name->layer >= config.n_layers) return false;
+  return config.layer(name->layer).kv_layer != name->layer &&
+         (name->module == "self_attn.k_proj" || name->module == "self_attn.v_proj" ||
+          name->module == "self_attn.k_norm");
 }
 
 // Tensors that say nothing: a tied head stored again, and rope tables that old exporters kept.
@@ -129,10 +162,12 @@ std::unique_ptr<WeightSource> open_safetensors(const std::filesystem::path& path
       [&](const TensorSpec& spec) { return locate(*checkpoint, config, spec); },
       checkpoint);
   std::vector<FileWeights::Named> stored;
+  stored.reserve(checkpoint->tensors.size());
   for (const auto& [name, tensor] : checkpoint->tensors) {
-    if (ignorable(name, config)) continue;
     const auto parsed = split_layer_name(name, "model.layers.");
-    stored.push_back({name, tensor.file, parsed ? std::optional(parsed->layer) : std::nullopt});
+    if (ignorable(name, config) || unread_kv(parsed, config)) continue;
+    stored.push_back(
+        {tensor->name, tensor->file, parsed ? std::optional(parsed->layer) : std::nullopt});
   }
   weights->refuse_unused(stored, config.n_layers);
   return weights;

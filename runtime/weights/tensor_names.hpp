@@ -1,5 +1,6 @@
-// The tensors a ModelConfig consists of, by their Hugging Face names. Random weights, validation
-// and the model loader all go by this list.
+// The tensors a ModelConfig consists of, by their canonical names: those of Hugging Face, with one
+// spelling for what its families spell differently. Random weights, validation and the model loader
+// all go by this list; how a checkpoint spells and lays out a tensor: checkpoint_names.hpp.
 #pragma once
 
 #include <cstdint>
@@ -12,17 +13,24 @@
 
 namespace testbed {
 
-enum class TensorKind : uint8_t { matrix, norm, bias };
+// scale: multiplies (layer_scalar, the router's scales). bias: adds, attention sinks included.
+enum class TensorKind : uint8_t { matrix, norm, scale, bias };
 
 struct TensorSpec {
   std::string name;
-  Shape shape;  // matrix: [rows (output), cols (input)]; norm and bias: [n]
+  Shape shape;  // matrix: [rows (output), cols (input)]; the others: [n]
   TensorKind kind = TensorKind::matrix;
 };
 
 inline constexpr std::string_view embedding_name = "model.embed_tokens.weight";
 inline constexpr std::string_view final_norm_name = "model.norm.weight";
 inline constexpr std::string_view head_name = "lm_head.weight";
+// Per-layer inputs (gemma4): one embedding and one projection for the layers together.
+inline constexpr std::string_view per_layer_embedding_name = "model.embed_tokens_per_layer.weight";
+inline constexpr std::string_view per_layer_model_projection_name =
+    "model.per_layer_model_projection.weight";
+inline constexpr std::string_view per_layer_projection_norm_name =
+    "model.per_layer_projection_norm.weight";
 
 // "model.layers.3.self_attn.q_proj.weight" for (3, "self_attn.q_proj.weight").
 std::string layer_tensor_name(int64_t layer, std::string_view suffix);
@@ -30,7 +38,7 @@ std::string layer_tensor_name(int64_t layer, std::string_view suffix);
 // Of one layer, in the order of the forward pass.
 std::vector<TensorSpec> layer_tensors(const ModelConfig& config, int64_t layer);
 
-// Of the whole model: embedding, layers, final norm, head (absent if tied).
+// Of the whole model: embeddings, layers, final norm, head (absent if tied).
 std::vector<TensorSpec> required_tensors(const ModelConfig& config);
 std::vector<std::string> tensor_names(const ModelConfig& config);
 

@@ -1,5 +1,5 @@
-// WeightSource: the tensors of one model by their Hugging Face names
-// ("model.layers.3.self_attn.q_proj.weight"), wherever they are stored: safetensors, GGUF, or
+// WeightSource: the tensors of one model by their canonical names (tensor_names.hpp:
+// "model.layers.3.self_attn.q_proj.weight"), wherever they are stored: safetensors, GGUF, or
 // computed from a seed. Reads are slices, so that a rank touches only the bytes of its shard.
 #pragma once
 
@@ -25,8 +25,8 @@ class WeightSource {
  public:
   virtual ~WeightSource() = default;
 
-  // nullopt if the model has no such tensor. A fused tensor in the file (qkv_proj, gate_up_proj) is
-  // found under the names of its parts (D5).
+  // nullopt if the model has no such tensor. A tensor of the file that holds several
+  // (qkv_proj, gate_up_proj, all experts) is found under the names of its parts (D5).
   virtual std::optional<StoredTensor> find(std::string_view name) const = 0;
 
   // Elements [rows] x [cols] of a matrix into dst [rows.size(), cols.size()], F32, BF16 or F16,

@@ -32,7 +32,9 @@ TEST(CommandLineSweep, defaults_are_one_simulated_point) {
   const SweepConfig config = sweep({});
   EXPECT_THAT(config.tp, ElementsAre(1));
   EXPECT_THAT(config.pp, ElementsAre(1));
+  EXPECT_THAT(config.cp, ElementsAre(1));
   EXPECT_THAT(config.dp, ElementsAre(1));
+  EXPECT_THAT(config.ep, ElementsAre(1));
   EXPECT_THAT(config.clusters, ElementsAre("dgx-h100"));
   EXPECT_THAT(config.batch, ElementsAre(1));
   EXPECT_THAT(config.context, ElementsAre(0));
@@ -71,6 +73,30 @@ TEST(CommandLineSweep, lists_and_the_rest_are_stored) {
   EXPECT_THAT(sweep({"--prompt-tokens", "8,64", "--context", "4"}).prompt_tokens,
               ElementsAre(8, 64));
   EXPECT_EQ(sweep({"--best", "throughput"}).best, SweepConfig::Best::throughput);
+  EXPECT_TRUE(sweep({"--best", "tpot"}).ep.empty());
+  EXPECT_EQ(sweep({"--best", "tpot", "--cp", "1,2", "--ep", "1"}).cp, (std::vector<int>{1, 2}));
+  EXPECT_EQ(sweep({"--best", "tpot", "--cp", "1,2", "--ep", "1"}).ep, std::vector<int>{1});
+}
+
+TEST(CommandLineSweep, context_and_expert_degrees_are_lists) {
+  const SweepConfig config = sweep({"--cp",
+                                    "1,4",
+                                    "--ep",
+                                    "8,16",
+                                    "--cp-layout",
+                                    "contiguous",
+                                    "--expert-exchange",
+                                    "all-to-all",
+                                    "--tp-comm",
+                                    "reduce-scatter",
+                                    "--max-step-tokens",
+                                    "512"});
+  EXPECT_THAT(config.cp, ElementsAre(1, 4));
+  EXPECT_THAT(config.ep, ElementsAre(8, 16));
+  EXPECT_EQ(config.base.parallel.cp_placement, CpPlacement::contiguous);
+  EXPECT_EQ(config.base.parallel.expert_exchange, ExpertExchange::all_to_all);
+  EXPECT_EQ(config.base.parallel.tp_comm, TpComm::reduce_scatter);
+  EXPECT_EQ(config.base.max_step_tokens, 512);
 }
 
 TEST(CommandLineSweep, mistakes_name_the_option) {
@@ -87,8 +113,9 @@ TEST(CommandLineSweep, mistakes_name_the_option) {
       {{"--device", "cpu"}, "mpirun fixes the number of ranks"},
       {{"--device", "cuda"}, "mpirun fixes the number of ranks"},
       {{"--device", "gpu"}, "auto, sim"},
-      {{"--cp", "2"}, "--cp 2: context parallelism is not built yet"},
-      {{"--ep", "2"}, "--ep 2: expert parallelism is not built yet"},
+      {{"--cp", "1,0"}, "--cp"},
+      {{"--ep", "2,2"}, "--ep: a value of \"2,2\" appears twice"},
+      {{"--deterministic"}, "--deterministic"},
       {{"--virtual-stages", "2", "--pp", "1,2"}, "--virtual-stages"},
       {{"--json", "-", "--csv", "-"}, "both write to standard output"},
       {{"--trace", "t.json"}, "\"--trace\""},
@@ -165,7 +192,9 @@ TEST(CommandLinePlan, needs_a_model_or_claims) {
   EXPECT_THAT(error_of("plan", {"--claims", "-"}), HasSubstr("not standard output"));
   EXPECT_THAT(error_of("plan", {"--model", "m", "--weight-dtype", "fp4"}),
               HasSubstr("auto, bf16, f32, fp8, int8, int4"));
-  EXPECT_THAT(error_of("plan", {"--model", "m", "--cp", "2"}), HasSubstr("not built yet"));
+  const auto split = parse<PlanConfig>("plan", {"--model", "m", "--cp", "2", "--ep", "4"});
+  EXPECT_EQ(split.parallel.cp, 2);
+  EXPECT_EQ(split.parallel.ep, 4);
 }
 
 TEST(CommandLineProbe, options_are_stored) {

@@ -38,7 +38,9 @@ TEST(Presets, parameter_totals_are_the_published_ones) {
                                   {"qwen2.5-7b", 7'615'616'512},
                                   {"qwen3-8b", 8'190'735'360},
                                   {"mistral-7b", 7'241'732'096},
-                                  {"smollm2-135m", 134'515'008}};
+                                  {"smollm2-135m", 134'515'008},
+                                  {"mixtral-8x7b", 46'702'792'704},
+                                  {"gemma2-27b", 27'227'128'320}};
   for (const Published& model : models) {
     const ModelConfig config = preset(model.name);
     EXPECT_EQ(config.name, model.name);
@@ -91,7 +93,8 @@ TEST(Presets, D25_misspelt_toml_key_names_file_and_line) {
   EXPECT_THAT(error("n_layers = 126", ""), HasSubstr("n_layers is missing"));
   EXPECT_THAT(error("n_layers = 126", "n_layers = 126\nn_layers = 126"),
               HasSubstr("my.toml:6: invalid TOML"));
-  EXPECT_THAT(error("\"llama3\"", "\"ntk\""), HasSubstr("plain, linear, llama3, yarn"));
+  EXPECT_THAT(error("\"llama3\"", "\"ntk\""),
+              HasSubstr("plain, linear, llama3, yarn, proportional"));
   EXPECT_THAT(error("\"llama3\"", "\"plain\""), HasSubstr("has no meaning for this rope kind"));
   EXPECT_THAT(error("\"bf16\"", "\"bfloat16\""), HasSubstr("my.toml:16: stored_dtype"));
   EXPECT_THAT(error("[128001]", "128001"), HasSubstr("my.toml:15: eos_ids"));

@@ -9,6 +9,7 @@
 #include <functional>
 #include <iterator>
 #include <string>
+#include <vector>
 
 #include "kernels/base/errors.hpp"
 
@@ -16,6 +17,27 @@ namespace testbed::test {
 
 inline std::filesystem::path fixture_path(const std::string& name) {
   return std::filesystem::path(TESTBED_SOURCE_DIR) / "tests/fixtures" / name;
+}
+
+// Of tests/fixtures/models.
+inline const std::vector<std::string>& fixture_models() {
+  static const std::vector<std::string> models{"deepseek_v2",
+                                               "deepseek_v3",
+                                               "gemma2",
+                                               "gemma3",
+                                               "gemma4_dense",
+                                               "gemma4_moe",
+                                               "gpt_oss",
+                                               "llama3_gqa",
+                                               "llama_5layers",
+                                               "llama_mha_f32",
+                                               "mistral_swa",
+                                               "mixtral",
+                                               "qwen2",
+                                               "qwen3",
+                                               "qwen3_moe",
+                                               "smollm_tied"};
+  return models;
 }
 
 inline std::string file_text(const std::filesystem::path& path) {

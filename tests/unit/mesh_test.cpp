@@ -63,5 +63,32 @@ TEST(Mesh, the_groups_of_an_axis_part_the_world) {
   }
 }
 
+TEST(Mesh, expert_groups_are_neighbours_within_a_stage) {
+  const Mesh mesh{.tp = 2, .cp = 1, .dp = 3, .pp = 2, .ep = 3};
+  EXPECT_THAT(mesh.group(1, Axis::ep), ElementsAre(0, 1, 2));
+  EXPECT_THAT(mesh.group(5, Axis::ep), ElementsAre(3, 4, 5));
+  EXPECT_THAT(mesh.group(10, Axis::ep), ElementsAre(9, 10, 11));
+  EXPECT_EQ(mesh.ep_rank(10), 1);
+  EXPECT_EQ(mesh.world_size(), 12) << "ep adds no ranks";
+  EXPECT_TRUE(mesh.ep_spans_replicas());
+  EXPECT_FALSE((Mesh{.tp = 2, .cp = 2, .dp = 2, .ep = 4}.ep_spans_replicas()));
+}
+
+TEST(Mesh, expert_groups_part_the_world_and_never_cross_stages) {
+  for (const int ep : {1, 2, 3, 4, 6, 12}) {
+    const Mesh mesh{.tp = 2, .cp = 3, .dp = 2, .pp = 3, .ep = ep};
+    std::set<int> seen;
+    for (int rank = 0; rank < mesh.world_size(); ++rank) {
+      const std::vector<int> group = mesh.group(rank, Axis::ep);
+      EXPECT_EQ(static_cast<int>(group.size()), ep);
+      EXPECT_EQ(group[static_cast<size_t>(mesh.ep_rank(rank))], rank);
+      for (const int other : group)
+        EXPECT_EQ(mesh.coordinates(other).pp, mesh.coordinates(rank).pp);
+      if (mesh.ep_rank(rank) == 0) seen.insert(group.begin(), group.end());
+    }
+    EXPECT_EQ(static_cast<int>(seen.size()), mesh.world_size());
+  }
+}
+
 }  // namespace
 }  // namespace testbed

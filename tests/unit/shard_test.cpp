@@ -5,6 +5,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <numeric>
+
 #include "kernels/base/errors.hpp"
 #include "parallel/pipeline.hpp"
 #include "runtime/config/split.hpp"
@@ -25,7 +28,48 @@ ModelConfig toy(int64_t n_heads, int64_t n_kv_heads, int64_t n_layers = 4) {
   config.d_model = n_heads * 16;
   config.d_ff = 96;
   config.vocab_size = 512;
+  config.layer_windows.assign(static_cast<size_t>(n_layers), 0);
   return config;
+}
+
+// Equal layers, each of which may begin a chunk.
+std::vector<IndexRange> split_equal(int64_t n_layers, int n_chunks, int64_t cost, int64_t head) {
+  const std::vector<int64_t> costs(static_cast<size_t>(n_layers), cost);
+  std::vector<int64_t> starts(costs.size());
+  std::iota(starts.begin(), starts.end(), 0);
+  return split_layers(costs, starts, n_chunks, head);
+}
+
+int64_t largest_cost(const std::vector<int64_t>& costs,
+                     const std::vector<IndexRange>& chunks,
+                     int64_t head) {
+  int64_t largest = 0;
+  for (const IndexRange& chunk : chunks) {
+    const auto cost =
+        std::accumulate(costs.begin() + chunk.begin, costs.begin() + chunk.end, int64_t{0});
+    largest = std::max(largest, cost + (&chunk == &chunks.back() ? head : 0));
+  }
+  return largest;
+}
+
+// Of every way to part the units.
+int64_t smallest_largest(const std::vector<int64_t>& costs,
+                         const std::vector<int64_t>& starts,
+                         size_t first_unit,
+                         int n_chunks,
+                         int64_t head) {
+  const auto sum = [&](size_t from, size_t to) {
+    const auto end = to < starts.size() ? starts[to] : static_cast<int64_t>(costs.size());
+    return std::accumulate(costs.begin() + starts[from], costs.begin() + end, int64_t{0});
+  };
+  if (n_chunks == 1) return sum(first_unit, starts.size()) + head;
+  int64_t best = INT64_MAX;
+  for (size_t next = first_unit + 1; next + static_cast<size_t>(n_chunks) - 1 <= starts.size();
+       ++next)
+    best = std::min(
+        best,
+        std::max(sum(first_unit, next), smallest_largest(costs, starts, next, n_chunks - 1, head)));
+  return best;
 }
 
 TEST(Shard, parts_tile_the_range_and_differ_by_one_granule) {
@@ -72,18 +116,53 @@ TEST(Shard, D3_kv_heads_are_replicated_when_tp_exceeds_them) {
 
 TEST(Shard, layers_are_split_by_cost_with_the_head) {
   // A head as heavy as three layers: the last stage gets fewer.
-  EXPECT_THAT(split_layers(8, 2, 100, 300), ElementsAre(IndexRange{0, 5}, IndexRange{5, 8}));
-  EXPECT_THAT(split_layers(4, 4, 1, 1000),
+  EXPECT_THAT(split_equal(8, 2, 100, 300), ElementsAre(IndexRange{0, 5}, IndexRange{5, 8}));
+  EXPECT_THAT(split_equal(4, 4, 1, 1000),
               ElementsAre(IndexRange{0, 1}, IndexRange{1, 2}, IndexRange{2, 3}, IndexRange{3, 4}));
-  EXPECT_THAT(split_layers(5, 1, 1, 9), ElementsAre(IndexRange{0, 5}));
+  EXPECT_THAT(split_equal(5, 1, 1, 9), ElementsAre(IndexRange{0, 5}));
   for (int chunks = 1; chunks <= 7; ++chunks) {
     int64_t next = 0;
-    for (const IndexRange& range : split_layers(7, chunks, 10, 25)) {
+    for (const IndexRange& range : split_equal(7, chunks, 10, 25)) {
       EXPECT_EQ(range.begin, next);
       EXPECT_GE(range.size(), 1);
       next = range.end;
     }
     EXPECT_EQ(next, 7);
+  }
+}
+
+TEST(Shard, equal_layers_are_split_evenly) {
+  EXPECT_THAT(split_equal(10, 4, 7, 0),
+              ElementsAre(IndexRange{0, 3}, IndexRange{3, 5}, IndexRange{5, 7}, IndexRange{7, 10}));
+  for (const auto& chunk : split_equal(126, 14, 3'187'675'136, 2'101'346'304))
+    EXPECT_LE(chunk.size(), 10);
+}
+
+TEST(Shard, unequal_layers_keep_the_largest_chunk_smallest) {
+  const std::vector<std::vector<int64_t>> layers{
+      {1, 1, 1, 9, 9, 9, 9}, {9, 1, 1, 9, 1, 1, 9, 1}, {3, 5, 7, 5, 3, 4, 4, 8, 2}, {5, 5, 1}};
+  for (const auto& costs : layers) {
+    for (const auto& starts : {std::vector<int64_t>{0, 1, 2}, {0, 2}, {0}}) {
+      std::vector<int64_t> all = starts;  // and every layer from 3 on
+      for (auto i = static_cast<int64_t>(3); i < static_cast<int64_t>(costs.size()); ++i)
+        all.push_back(i);
+      for (const int64_t head : {0, 6, 30}) {
+        for (int chunks = 1; chunks <= static_cast<int>(all.size()); ++chunks) {
+          const std::vector<IndexRange> split = split_layers(costs, all, chunks, head);
+          ASSERT_EQ(static_cast<int>(split.size()), chunks);
+          int64_t next = 0;
+          for (const IndexRange& range : split) {
+            EXPECT_EQ(range.begin, next);
+            EXPECT_NE(std::find(all.begin(), all.end(), range.begin), all.end());
+            EXPECT_GE(range.size(), 1);
+            next = range.end;
+          }
+          EXPECT_EQ(next, static_cast<int64_t>(costs.size()));
+          EXPECT_EQ(largest_cost(costs, split, head),
+                    smallest_largest(costs, all, 0, chunks, head));
+        }
+      }
+    }
   }
 }
 
@@ -145,6 +224,10 @@ TEST(Split, D17_world_size_mismatch_shows_the_arithmetic) {
   }
   EXPECT_THROW(resolve_mesh({.tp = 2}, 3), ConfigError);
   EXPECT_EQ(resolve_mesh({.tp = 2}, 8).dp, 4);
+  EXPECT_EQ(resolve_mesh({.tp = 2, .cp = 2, .ep = 4}, 8),
+            (Mesh{.tp = 2, .cp = 2, .dp = 2, .pp = 1, .ep = 4}));
+  EXPECT_EQ(simulated_mesh({.tp = 2, .cp = 4, .ep = 8}),
+            (Mesh{.tp = 2, .cp = 4, .dp = 1, .pp = 1, .ep = 8}));
 }
 
 }  // namespace

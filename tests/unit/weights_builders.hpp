@@ -171,6 +171,7 @@ inline ModelConfig fixture_config(const std::string& name) {
         c.head_dim = 16;
         c.d_ff = ff;
         c.vocab_size = vocab;
+        c.layer_windows.assign(static_cast<size_t>(layers), 0);
       };
   if (name == "llama3_gqa") {
     sizes(4, 128, 8, 2, 192, 512);

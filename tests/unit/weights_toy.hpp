@@ -24,6 +24,7 @@ inline ModelConfig toy_config() {
   c.head_dim = 4;
   c.d_ff = 6;
   c.vocab_size = 5;
+  c.layer_windows = {0};
   c.stored_dtype = DType::F32;
   return c;
 }
@@ -85,6 +86,24 @@ inline std::vector<float> read_floats(const WeightSource& source,
   const Tensor out(DType::F32, Shape{rows.size(), cols.size()});
   source.read(name, rows, cols, out.view());
   return {out.as<float>(), out.as<float>() + out.n_elements()};
+}
+
+inline std::vector<float> read_whole(const WeightSource& source, const std::string& name) {
+  const Tensor t = read_all(source, name, DType::F32);
+  return {t.as<float>(), t.as<float>() + t.n_elements()};
+}
+
+// [rows] x [cols] of a whole matrix.
+inline std::vector<float> slice_of(const std::vector<float>& whole,
+                                   int64_t n_cols,
+                                   IndexRange rows,
+                                   IndexRange cols) {
+  std::vector<float> out;
+  for (int64_t row = rows.begin; row < rows.end; ++row)
+    out.insert(out.end(),
+               whole.begin() + row * n_cols + cols.begin,
+               whole.begin() + row * n_cols + cols.end);
+  return out;
 }
 
 // Every tensor of `source`, whole and in slices, is that of the toy model.

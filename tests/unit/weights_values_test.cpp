@@ -7,6 +7,7 @@
 
 #include "runtime/weights/convert.hpp"
 #include "runtime/weights/weight_source.hpp"
+#include "tests/unit/weights_families.hpp"
 #include "tests/unit/weights_toy.hpp"
 
 namespace testbed {
@@ -68,6 +69,32 @@ TEST(RandomWeights, values_have_the_promised_distribution_and_dtype) {
   EXPECT_NEAR(std::sqrt(squares / n), 0.02, 5 * 0.02 / std::sqrt(2 * n));
   const Tensor norm = read_all(*source, "model.norm.weight", DType::F32);
   for (int64_t i = 0; i < norm.n_elements(); ++i) EXPECT_NEAR(norm.as<float>()[i], 1.0F, 0.05F);
+}
+
+double mean_of(const WeightSource& source, const std::string& name) {
+  const Tensor t = read_all(source, name, DType::F32);
+  double sum = 0;
+  for (int64_t i = 0; i < t.n_elements(); ++i) sum += static_cast<double>(t.as<float>()[i]);
+  return sum / static_cast<double>(t.n_elements());
+}
+
+// Each within its largest deviation from the mean, 0.02 * sqrt(6) of a triangular distribution.
+TEST(RandomWeights, factors_are_around_one_and_terms_around_zero) {
+  constexpr double most = 0.05;
+  const auto gemma3 = make_random_weights(gemma3_config(), 1);
+  for (const std::string norm : {"model.norm.weight", "model.layers.0.self_attn.q_norm.weight"})
+    EXPECT_NEAR(mean_of(*gemma3, norm), 0.0, most) << norm;  // multiplies by 1 + w
+  const auto gemma4 = make_random_weights(gemma4_moe_config(), 1);
+  for (const std::string factor : {"model.norm.weight",
+                                   "model.layers.0.layer_scalar",
+                                   "model.layers.1.mlp.gate.input_scale",
+                                   "model.layers.1.mlp.gate.expert_scale"})
+    EXPECT_NEAR(mean_of(*gemma4, factor), 1.0, most) << factor;
+  const auto gpt_oss = make_random_weights(gpt_oss_config(), 1);
+  for (const std::string term : {"model.layers.0.self_attn.sinks",
+                                 "model.layers.0.mlp.gate.bias",
+                                 "model.layers.0.mlp.experts.2.up_proj.bias"})
+    EXPECT_NEAR(mean_of(*gpt_oss, term), 0.0, most) << term;
 }
 
 TEST(RandomWeights, depend_on_seed_and_name_only) {

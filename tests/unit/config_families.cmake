@@ -1,0 +1,5 @@
+testbed_unit_test(config_model_test testbed_config testbed_weights nlohmann_json::nlohmann_json)
+testbed_unit_test(config_families_test testbed_config nlohmann_json::nlohmann_json)
+testbed_unit_test(config_split_test testbed_config)
+testbed_unit_test(config_preset_families_test testbed_config)
+testbed_unit_test(config_canonical_text_test testbed_config)
