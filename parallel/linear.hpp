@@ -1,11 +1,9 @@
-// Linear layers sharded over tp. A layer type names its collective; only ResidualStream and the
-// vocabulary layers communicate.
+// Linear layers sharded over tp. None communicates: ResidualStream reduces their partial sums.
 #pragma once
 
 #include <span>
 
 #include "kernels/device.hpp"
-#include "parallel/comm/communicator.hpp"
 
 namespace testbed {
 
@@ -44,18 +42,38 @@ class RowParallelLinear {
   Tensor bias_;          // F32 [n] on tp rank 0, else empty
 };
 
-// The table's rows are split (vocabulary_shard). One all-reduce over tp of [m, d_model] per call.
+// The same weights on every rank of tp. Rows that all ranks have count on one of them for MFU.
+class ReplicatedLinear {
+ public:
+  ReplicatedLinear() = default;
+  ReplicatedLinear(WeightMatrix weight, Tensor bias)
+      : weight_(std::move(weight)), bias_(std::move(bias)) {}
+  int64_t n_rows() const { return weight_.n_rows(); }
+  void set_replica() { counts_shared_rows_ = false; }
+  // x: the same rows on every tp rank.
+  void forward(Device& device, TensorView x, TensorView y) const {
+    device.linear(x, weight_, bias_, y, counts_shared_rows_ ? x.n_rows() : 0);
+  }
+  // x: rows that may be this rank's alone.
+  void forward(Device& device, TensorView x, TensorView y, bool own_rows) const {
+    device.linear(x, weight_, bias_, y, own_rows || counts_shared_rows_ ? x.n_rows() : 0);
+  }
+
+ private:
+  WeightMatrix weight_;  // [n, k]
+  Tensor bias_;          // F32 [n] or empty
+  bool counts_shared_rows_ = true;
+};
+
+// The table's rows are split (vocabulary_shard). Partial sum: rows of ids held elsewhere are zero;
+// the residual stream starts by reducing it.
 class VocabularyParallelEmbedding {
  public:
   VocabularyParallelEmbedding() = default;
   VocabularyParallelEmbedding(WeightMatrix table, int64_t first_id)
       : table_(std::move(table)), first_id_(first_id) {}
-  void forward(Device& device,
-               Communicator& tp,
-               std::span<const int32_t> ids,
-               TensorView out) const {
-    device.embed(ids, table_, first_id_, out);
-    tp.all_reduce(out);
+  void forward(Device& device, std::span<const int32_t> ids, TensorView partial) const {
+    device.embed(ids, table_, first_id_, partial);
   }
 
  private:
@@ -72,8 +90,9 @@ class VocabularyParallelHead {
       : weight_(std::move(weight)), first_id_(first_id) {}
   int64_t n_local() const { return weight_.n_rows(); }
   int64_t first_id() const { return first_id_; }
-  void forward(Device& device, TensorView x, TensorView logits_local) const {
-    device.linear(x, weight_, {}, logits_local);
+  // n_model_rows: rows of x that count for MFU; the others count on another rank.
+  void forward(Device& device, TensorView x, TensorView logits_local, int64_t n_model_rows) const {
+    device.linear(x, weight_, {}, logits_local, n_model_rows);
   }
 
  private:

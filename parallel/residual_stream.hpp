@@ -1,10 +1,16 @@
-// ResidualStream: the one place where a row-parallel partial sum meets the residual: the all-reduce
-// over tp, the addition and the next norm. Fusion and sequence parallelism change this type and
-// nothing above it.
+// ResidualStream: the one place where a row-parallel partial sum meets the residual: the reduction
+// over tp, the addition and the norms. With TpComm::all_reduce every tp rank holds all rows; with
+// reduce_scatter (sequence-parallel TP) each holds a slice of them, and the normed rows that the
+// next column-parallel layer needs are gathered.
 #pragma once
 
+#include <cstdint>
+
+#include "kernels/base/index_range.hpp"
 #include "kernels/device.hpp"
+#include "kernels/workspace.hpp"
 #include "parallel/comm/communicator.hpp"
+#include "parallel/parallel_options.hpp"
 
 namespace testbed {
 
@@ -13,32 +19,82 @@ struct NormWeight {
   float eps = 0.0F;
 };
 
-class ResidualStream {
+// Rows of a microbatch by tp rank: ceil(m / tp) each, the last ranks fewer or none.
+class RowSlices {
  public:
-  // residual, normed: [m, d_model] in the compute dtype.
-  ResidualStream(Device& device, Communicator& tp, TensorView residual, TensorView normed)
-      : device_(device), tp_(tp), residual_(residual), normed_(normed) {}
-
-  TensorView residual() const { return residual_; }
-  TensorView normed() const { return normed_; }
-
-  // normed = norm(residual): at the start of a pipeline chunk.
-  void norm(const NormWeight& next) { device_.rms_norm(residual_, next.weight, next.eps, normed_); }
-  // residual += sum over tp of partial; normed = next_norm(residual), or left alone when no norm
-  // follows in this chunk. One all-reduce of [m, d_model] per call.
-  void reduce_add_norm(TensorView partial, const NormWeight* next_norm) {
-    tp_.all_reduce(partial);
-    if (next_norm != nullptr) {
-      device_.add_rms_norm(residual_, partial, next_norm->weight, next_norm->eps, normed_);
-    } else {
-      device_.add(residual_, partial);
-    }
-  }
+  RowSlices(int64_t n_rows, int tp) : n_rows_(n_rows), tp_(tp), each_((n_rows + tp - 1) / tp) {}
+  int64_t each() const { return each_; }
+  int64_t padded_rows() const { return each_ * tp_; }
+  IndexRange of(int rank) const;
 
  private:
+  int64_t n_rows_;
+  int tp_;
+  int64_t each_;
+};
+
+class ResidualStream {
+ public:
+  // The rows that this rank holds between blocks, and so passes to the next pipeline stage.
+  static int64_t n_held(TpComm comm, const Communicator& tp, int64_t n_rows);
+
+  // held: [n_held, d_model] in the compute dtype. Takes its buffers from the workspace.
+  ResidualStream(Device& device,
+                 Communicator& tp,
+                 TpComm comm,
+                 Workspace& workspace,
+                 TensorView held,
+                 int64_t n_rows);
+
+  TensorView held() const { return held_; }             // the residual, rows held here
+  TensorView normed() const { return normed_; }         // [m, d_model], all rows
+  IndexRange held_rows() const;                         // which rows of the microbatch held() is
+  bool holds_own_rows() const { return !holds_all(); }  // other tp ranks hold other rows
+  // The slice of rows that is this tp rank's part where a group divides its rows' work (experts).
+  IndexRange slice() const { return slices_.of(tp_.rank()); }
+  // A buffer [m, d_model] for a partial sum, which reduce() may use up.
+  TensorView take_partial() const;
+  // A buffer [slices.each(), d_model] for this rank's complete slice: complete() brings them
+  // together.
+  TensorView take_slice() const;
+
+  // The start of the stream: a buffer [m, d_model] for a partial sum (the embedding's), and
+  // residual = its sum over tp. One reduction.
+  TensorView start_buffer() const;
+  void start(TensorView partial);
+  // normed = norm(residual): at the start of a pipeline chunk.
+  void norm(const NormWeight& next);
+  // Sum over tp of partial, the held rows of it. One all-reduce, or one reduce-scatter, of [m,
+  // d_model]. partial comes from take_partial().
+  TensorView reduce(TensorView partial);
+  // The held rows of what the ranks have complete slices of: [slices.each(), d_model] each. One
+  // all-gather of [m, d_model]; none with reduce_scatter, whose held rows are the slice.
+  TensorView complete(TensorView slice);
+  // residual += sum (held rows); normed = next_norm(residual), or left alone when no norm follows
+  // in this chunk. With reduce_scatter and a norm: one all-gather of [m, d_model].
+  void add_norm(TensorView sum, const NormWeight* next_norm);
+  // All of it: the residual's step after attention or an MLP. post_norm: of the sum, before it is
+  // added (gemma).
+  void reduce_add_norm(TensorView partial,
+                       const NormWeight* post_norm,
+                       const NormWeight* next_norm);
+  // The whole residual [m, d_model] on every rank. With reduce_scatter one all-gather.
+  TensorView gathered();
+
+ private:
+  bool holds_all() const { return comm_ == TpComm::all_reduce || tp_.size() == 1; }
+  TensorView padded(TensorView first_rows) const;
+  void gather_normed();
+
   Device& device_;
   Communicator& tp_;
-  TensorView residual_;
+  TpComm comm_;
+  Workspace& workspace_;
+  RowSlices slices_;
+  int64_t n_rows_;
+  int64_t d_model_;
+  TensorView held_;
+  TensorView normed_padded_;  // [padded_rows, d_model]
   TensorView normed_;
 };
 

@@ -1,73 +1,68 @@
-// TransformerBlock: attention and MLP of one layer, sharded over tp. Reads ModelConfig; there is no
-// class per family.
+// TransformerBlock: attention and MLP of one layer, sharded over tp, cp and ep. Reads what the
+// loader made of ModelConfig; there is no class per family.
 #pragma once
 
-#include "parallel/linear.hpp"
-#include "parallel/residual_stream.hpp"
-#include "parallel/shard.hpp"
-#include "runtime/config/model_config.hpp"
-#include "runtime/config/rope.hpp"
-#include "runtime/model/step_context.hpp"
+#include <optional>
+#include <variant>
+
+#include "runtime/model/attention.hpp"
+#include "runtime/model/experts.hpp"
+#include "runtime/model/latent_attention.hpp"
 
 namespace testbed {
 
-// Attention with grouped KV heads over the paged cache; this rank's query heads and the KV heads
-// they attend to.
-struct Attention {
-  ColumnParallelLinear wq;  // [n_heads_local * head_dim, d_model]
-  ColumnParallelLinear wk;  // [n_kv_heads_local * head_dim, d_model]
-  ColumnParallelLinear wv;
-  RowParallelLinear wo;  // [d_model, n_heads_local * head_dim]
-  Tensor q_norm;         // F32 [head_dim] or empty
-  Tensor k_norm;
-  HeadShard heads;
-  int64_t head_dim = 0;
-  int64_t window = 0;
-  float norm_eps = 0.0F;
-
-  // Partial sum [m, d_model] from the normed residual h [m, d_model]. No communication.
-  TensorView forward(StepContext& context,
-                     const RopeTable& rope,
-                     int64_t layer,
-                     TensorView h) const;
+// Rotary tables of a model: window layers may have their own (gemma3, gemma4).
+struct RopeTables {
+  RopeTable full;
+  RopeTable window;
 };
 
-// down(silu(gate(h)) * up(h)).
-struct GatedMlp {
-  ColumnParallelLinear gate_up;  // [2 * d_ff_local, d_model]: gate rows, then up rows
-  RowParallelLinear down;        // [d_model, d_ff_local]
-
-  TensorView forward(StepContext& context, TensorView h) const;
+// residual += post_norm(projection(activation(gate(residual)) * inputs of the layer)) (gemma4). Its
+// weights are small and held by every tp rank.
+struct PerLayerInput {
+  ReplicatedLinear gate;        // [dim, d_model]
+  ReplicatedLinear projection;  // [d_model, dim]
+  NormWeight post_norm;
+  Activation activation = Activation::gelu_tanh;
+  int64_t dim = 0;
 };
 
-class TransformerBlock {
- public:
-  TransformerBlock(int64_t layer,
-                   NormWeight attention_norm,
-                   Attention attention,
-                   NormWeight mlp_norm,
-                   GatedMlp mlp)
-      : layer_(layer),
-        attention_norm_(std::move(attention_norm)),
-        attention_(std::move(attention)),
-        mlp_norm_(std::move(mlp_norm)),
-        mlp_(std::move(mlp)) {}
+// The norms of a layer; those that a family does not have are empty.
+struct BlockNorms {
+  NormWeight input;
+  std::optional<NormWeight> post_attention;  // of attention's sum, before it is added (gemma)
+  NormWeight mlp;                            // before the MLP
+  std::optional<NormWeight> post_mlp;
+  // Where a dense MLP and experts stand side by side (gemma4): before the experts, and of each sum.
+  std::optional<NormWeight> experts;
+  std::optional<NormWeight> post_dense;
+  std::optional<NormWeight> post_experts;
+};
 
-  const NormWeight& input_norm() const { return attention_norm_; }
+struct TransformerBlock {
+  int64_t layer = 0;  // global index
+  LayerShape shape;
+  BlockNorms norms;
+  std::variant<Attention, LatentAttention> attention;
+  std::optional<GatedMlp> mlp;
+  std::optional<MoeMlp> moe;
+  std::optional<PerLayerInput> per_layer_input;
+  std::optional<float> output_scale;  // layer_scalar (gemma4)
 
-  // residual.normed() holds input_norm() of the residual on entry, and next_norm of it on return
-  // (nullptr: the last block of a pipeline chunk). Two all-reduces of [m, d_model] over tp.
+  // residual.normed() holds norms.input of the residual on entry, and next_norm of it on return
+  // (nullptr: the last block of a pipeline chunk). Two reductions of [m, d_model] over tp; three
+  // where a dense MLP and experts stand side by side.
   void forward(StepContext& context,
-               const RopeTable& rope,
+               const RopeTables& rope,
                ResidualStream& residual,
                const NormWeight* next_norm) const;
 
  private:
-  int64_t layer_;  // global index
-  NormWeight attention_norm_;
-  Attention attention_;
-  NormWeight mlp_norm_;
-  GatedMlp mlp_;
+  void attend(StepContext& context, const RopeTables& rope, ResidualStream& residual) const;
+  TensorView mlp_sum(StepContext& context, ResidualStream& residual) const;
+  TensorView side_by_side(StepContext& context, ResidualStream& residual) const;
+  void add_per_layer_input(StepContext& context, ResidualStream& residual) const;
+  bool changes_after_mlp() const { return per_layer_input || output_scale; }
 };
 
 }  // namespace testbed

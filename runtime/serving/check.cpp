@@ -34,37 +34,51 @@ std::vector<Request> check_requests(const ModelConfig& config) {
   return requests;
 }
 
+// What both sides compute on. Rounding to bf16 changes which experts are chosen, by any order of
+// sums: models with experts are compared in f32.
+std::unique_ptr<Device> exact_device(const CheckInput& input) {
+  const bool rounds = input.device.compute_dtype() != DType::F32;
+  return rounds && input.config.moe ? input.make_device(DType::F32) : nullptr;
+}
+
 struct CheckRun {
   Rows rows;  // on tp rank 0 of the last stage
-  uint64_t residual_hash = 0;
+  ResidualHash residual_hash;
 };
 
 CheckRun run_check(Device& device,
                    const Groups& groups,
                    const Replica& replica,
                    const Model& model,
-                   int n_microbatches) {
+                   int n_microbatches,
+                   CpPlacement cp_placement) {
   const std::vector<Request> requests = check_requests(model.config);
   GenerationOptions options;
   options.scheduler = {.kv_groups = kv_groups(model.config),
+                       // So small that every cp rank has some of them.
+                       .block_size = model.position.cp > 1 ? 1 : 16,
                        .max_step_tokens = step_tokens,
                        .n_microbatches = n_microbatches,
                        .stop_ids = {},
-                       .all_prompt_logits = true};
-  const HeadShard heads = heads_of_rank(model.config, model.position);
+                       .all_prompt_logits = true,
+                       .cp = model.position.cp,
+                       .cp_placement = cp_placement};
+  options.scheduler.pool_blocks = blocks_for(requests, options.scheduler);
   const KvCache kv(device,
                    options.scheduler.kv_groups,
-                   blocks_for(requests, options.scheduler),
-                   layers_of_rank(model.config, model.position),
-                   heads.kv_heads.size(),
-                   model.config.head_dim,
+                   options.scheduler.pool_blocks,
+                   kv_layouts(model.config,
+                              layers_of_rank(model.config, model.position),
+                              model.position.tp,
+                              model.position.tp_rank),
                    options.scheduler.block_size);
-  Executor executor(device,
-                    groups,
-                    model,
-                    kv,
-                    options.scheduler.kv_groups.size(),
-                    {.sampling = {}, .capture_logits = true, .hash_residuals = true});
+  Executor executor(
+      device,
+      groups,
+      model,
+      kv,
+      options.scheduler.kv_groups,
+      {.sampling = {}, .capture_logits = true, .hash_residuals = true, .check_finite = true});
   generate(replica, executor, requests, options);
   return {executor.take_captured(), executor.residual_hash()};
 }
@@ -118,20 +132,20 @@ struct Reference {
 };
 
 // On world rank 0 alone: the whole (truncated) model.
-Reference one_rank(const CheckInput& input, const ModelConfig& config) {
+Reference one_rank(const CheckInput& input, Device& device, const ModelConfig& config) {
   const auto silent = [](int64_t, int64_t) {};
-  const Model model = load_model(input.device, input.source, config, {}, input.wanted, silent);
+  const Model model = load_model(device, input.source, config, {}, input.wanted, silent);
   SoloCommunicator solo(input.replica.rank);
-  const Groups groups{solo, solo, solo};
+  const Groups groups{solo, solo, solo, solo, solo};
   const Replica alone{input.replica.control, input.replica.rank, {input.replica.rank}, 0};
-  Reference reference{run_check(input.device, groups, alone, model, 1).rows};
+  Reference reference{run_check(device, groups, alone, model, 1, input.cp_placement).rows};
   sort_rows(reference.rows);
-  if (input.device.compute_dtype() == DType::F32) {
+  if (device.compute_dtype() == DType::F32) {
     const double layers = std::max(1.0, static_cast<double>(config.n_layers) / 5.0);
     reference.tolerance = 2e-4 * std::max(1.0, max_abs(reference.rows) / 13.0) * std::sqrt(layers);
   } else {
-    const std::unique_ptr<Device> exact_device = input.make_device(DType::F32);
-    Rows exact = run_check(*exact_device, groups, alone, model, 1).rows;
+    const std::unique_ptr<Device> f32 = input.make_device(DType::F32);
+    Rows exact = run_check(*f32, groups, alone, model, 1, input.cp_placement).rows;
     sort_rows(exact);
     reference.tolerance = 4.0 * compare(exact, reference.rows, INFINITY).max_abs;
   }
@@ -160,7 +174,8 @@ ShardPosition check_position(ShardPosition position, int64_t n_layers) {
 
 Replica check_replica(const CheckInput& input, int n_stages) {
   Replica replica = input.replica;
-  const auto n_ranks = static_cast<size_t>(input.position.tp) * static_cast<size_t>(n_stages);
+  const auto n_ranks = static_cast<size_t>(input.position.tp) *
+                       static_cast<size_t>(input.position.cp) * static_cast<size_t>(n_stages);
   replica.ranks.resize(std::min(replica.ranks.size(), n_ranks));  // stages are in rank order
   return replica;
 }
@@ -188,23 +203,23 @@ Rows unpack(const Bytes& bytes) {
   return rows;
 }
 
-// Equal stages of all tp ranks and replicas saw the same prompts, so their residuals are equal in
+// Equal stages of all tp ranks and replicas saw the same rows, so their residuals are equal in
 // every bit.
 struct RankHash {
-  int stage;
+  int place;  // stage and cp rank
   int taking_part;
   uint64_t hash;
 };
 // nullopt where no two ranks hold the same.
 std::optional<bool> replicas_equal(const std::vector<Bytes>& hashes) {
-  std::vector<std::optional<uint64_t>> of_stage;
+  std::vector<std::optional<uint64_t>> of_place;
   std::optional<bool> equal;
   for (const Bytes& bytes : hashes) {
     RankHash mine{};
     ByteReader(bytes).get(mine);
     if (mine.taking_part == 0) continue;
-    of_stage.resize(std::max(of_stage.size(), static_cast<size_t>(mine.stage) + 1));
-    std::optional<uint64_t>& expected = of_stage[static_cast<size_t>(mine.stage)];
+    of_place.resize(std::max(of_place.size(), static_cast<size_t>(mine.place) + 1));
+    std::optional<uint64_t>& expected = of_place[static_cast<size_t>(mine.place)];
     if (expected) equal = equal.value_or(true) && *expected == mine.hash;
     expected = mine.hash;
   }
@@ -226,7 +241,9 @@ ChecksRecord check_against_one_rank(const CheckInput& input) {
 
   Reference reference;
   control.agree_on_mistake(control.rank() == 0 ? why_too_large(input, config) : std::nullopt);
-  if (control.rank() == 0) reference = one_rank(input, config);
+  const std::unique_ptr<Device> exact = exact_device(input);
+  Device& device = exact ? *exact : input.device;
+  if (control.rank() == 0) reference = one_rank(input, device, config);
   control.barrier();
 
   const ShardPosition position = check_position(input.position, config.n_layers);
@@ -234,21 +251,26 @@ ChecksRecord check_against_one_rank(const CheckInput& input) {
   CheckRun split;
   if (takes_part) {
     const auto silent = [](int64_t, int64_t) {};
-    const Model model =
-        load_model(input.device, input.source, config, position, input.wanted, silent);
-    split = run_check(input.device,
+    const Model model = load_model(device, input.source, config, position, input.wanted, silent);
+    split = run_check(device,
                       input.groups,
                       check_replica(input, position.n_stages),
                       model,
-                      input.n_microbatches);
+                      input.n_microbatches,
+                      input.cp_placement);
   }
   ByteWriter hash;
-  hash.put(RankHash{input.position.stage, takes_part ? 1 : 0, split.residual_hash});
+  hash.put(RankHash{input.position.stage * input.position.cp + input.position.cp_rank,
+                    takes_part ? 1 : 0,
+                    split.residual_hash.of_tp});
   record.replicas_bitwise_equal = replicas_equal(control.all_gather(hash.take()));
   record.against_one_rank.layers = static_cast<int>(config.n_layers);
   record.against_one_rank.tp = position.tp;
   record.against_one_rank.pp = position.n_stages;
   record.against_one_rank.virtual_stages = position.n_virtual_stages;
+  record.against_one_rank.cp = position.cp;
+  record.against_one_rank.ep = position.ep;
+  record.against_one_rank.compute_dtype = std::string(dtype_name(device.compute_dtype()));
 
   std::optional<std::string> failure;
   const std::vector<Bytes> all_rows =

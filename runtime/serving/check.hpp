@@ -20,6 +20,7 @@ struct CheckInput {
   ResidentWeights wanted = ResidentWeights::as_stored;
   ShardPosition position;  // of this rank in the run's split
   int n_microbatches = 1;
+  CpPlacement cp_placement = CpPlacement::zigzag;
   Groups groups;
   Replica replica;
   Device& device;
@@ -31,11 +32,12 @@ struct CheckInput {
 // rank if the split's logits are further from one rank's than rounding explains, or ranks that must
 // hold the same values differ in a bit.
 //
-// Tolerance. bf16: both runs round differently, each about as far from the f32 result as the other,
-// so one rank computes in f32 too and the split may differ from it by 4 times as much as one rank's
-// bf16 does. f32: f32 against f64 was seen to differ by up to 7.5e-5 on five layers with logits up
-// to 13 (the fixtures' README); 2e-4 per 13 of the largest logit, growing with the square root of
-// the layers.
+// Models with experts are compared in f32, whatever the run computes in: bf16 chooses other
+// experts. Tolerance. bf16: both runs round differently, each about as far from the f32 result as
+// the other, so one rank computes in f32 too and the split may differ from it by 4 times as much as
+// one rank's bf16 does. f32: f32 against f64 was seen to differ by up to 7.5e-5 on five layers with
+// logits up to 13 (the fixtures' README); 2e-4 per 13 of the largest logit, growing with the square
+// root of the layers.
 ChecksRecord check_against_one_rank(const CheckInput& input);
 
 }  // namespace testbed

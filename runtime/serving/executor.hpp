@@ -23,10 +23,32 @@ struct CapturedRow {
   std::vector<float> logits;  // [vocab_size]
 };
 
+// What a layer's router chose for one row: on tp rank 0 of the stage and cp rank that has it.
+struct CapturedRoute {
+  int32_t request = 0;
+  int32_t layer = 0;
+  int64_t position = 0;
+  std::vector<int32_t> ids;  // [top_k] by weight, descending
+};
+
+struct CapturedRun {
+  std::vector<CapturedRow> rows;
+  std::vector<CapturedRoute> routes;
+};
+
+struct ResidualHash {
+  uint64_t of_tp = 0;
+  uint64_t of_tp_and_cp = 0;
+  bool operator==(const ResidualHash&) const = default;
+};
+
 struct ExecutorOptions {
   SamplingConfig sampling;
-  bool capture_logits = false;
+  bool capture_logits = false;  // and routes
   bool hash_residuals = false;  // fingerprints of what tp ranks must hold alike
+  // Every layer's output is looked through: NumericError names the first layer and the rank where
+  // it is not finite (D22). Not for timed passes.
+  bool check_finite = false;
 };
 
 class Executor {
@@ -35,7 +57,7 @@ class Executor {
            Groups groups,
            const Model& model,
            const KvCache& kv,
-           size_t n_kv_groups,
+           std::vector<KvGroup> kv_groups,
            ExecutorOptions options);
 
   // Runs the step on this rank.
@@ -49,13 +71,18 @@ class Executor {
   const Clock& clock() const { return device_.clock(); }
   // nullptr: a timed pass, nothing is stamped.
   void set_timeline(Timeline* timeline);
+  void set_check_finite(bool check) { options_.check_finite = check; }
   std::vector<CapturedRow> take_captured() { return std::move(captured_); }
-  uint64_t residual_hash() const { return residual_hash_; }
+  std::vector<CapturedRoute> take_routes() { return std::move(routes_); }
+  // Of the residual stream behind this rank's layers: rows that its tp group holds alike, and rows
+  // that its cp group holds, too (decoding).
+  ResidualHash residual_hash() const { return residual_hash_; }
   int64_t workspace_bytes() const;
 
  private:
   struct Outgoing {
     Tensor activations;        // on the device
+    Pending sent_inputs;       // per-layer inputs, behind the activations
     std::vector<int32_t> ids;  // on the host
     Pending sent;
   };
@@ -66,6 +93,23 @@ class Executor {
   };
 
   void run_slot(const StepPlan& plan, PipelineSlot slot);
+  // The residual at the start of a chunk: embedded here, or received.
+  void start_stream(const MicrobatchPlan& microbatch,
+                    PipelineSlot slot,
+                    StepContext& context,
+                    ResidualStream& stream);
+  void embed(const MicrobatchPlan& microbatch,
+             const PipelineChunk& chunk,
+             StepContext& context,
+             ResidualStream& stream);
+  void run_blocks(const PipelineChunk& chunk, StepContext& context, ResidualStream& stream);
+  void send_on(StepContext& context, const ResidualStream& stream);
+  TensorView make_per_layer_inputs(const PerLayerEmbedding& embedding,
+                                   std::span<const int32_t> ids,
+                                   StepContext& context,
+                                   const ResidualStream& stream);
+  void capture_routes(const MicrobatchRows& rows, int64_t layer, const Tensor& ids);
+  void require_finite(StepContext& context, TensorView x, int64_t layer) const;
   void sample_rows(const StepPlan& plan, int microbatch, StepContext& context, TensorView normed);
   std::vector<int32_t> choose_ids(const MicrobatchPlan& microbatch,
                                   StepContext& context,
@@ -74,7 +118,8 @@ class Executor {
   std::vector<int32_t> resolve(const std::vector<TokenSource>& tokens);
   int32_t sampled_id(int32_t step, int32_t slot);
   Outgoing& next_outgoing();
-  TensorView outgoing_activations(Shape shape);
+  TensorView outgoing_activations(const Shape& residual, const Shape& per_layer_inputs);
+  Shape per_layer_shape(int64_t n_rows) const;
   bool is_first(PipelineSlot slot) const;
   bool is_last(PipelineSlot slot) const;
 
@@ -82,7 +127,7 @@ class Executor {
   Groups groups_;
   const Model& model_;
   const KvCache& kv_;
-  size_t n_kv_groups_;
+  std::vector<KvGroup> kv_groups_;
   ExecutorOptions options_;
   Workspace workspace_;
   Timeline* timeline_ = nullptr;
@@ -90,7 +135,8 @@ class Executor {
   size_t most_outgoing_ = 4;
   std::map<int32_t, std::map<int, Sampled>> sampled_;  // step -> microbatch
   std::vector<CapturedRow> captured_;
-  uint64_t residual_hash_ = 0;
+  std::vector<CapturedRoute> routes_;
+  ResidualHash residual_hash_;
 };
 
 }  // namespace testbed

@@ -1,6 +1,6 @@
 #include "runtime/serving/generation.hpp"
 
-#include <algorithm>
+#include "runtime/serving/lockstep.hpp"
 
 namespace testbed {
 namespace {
@@ -97,9 +97,13 @@ GenerationResult schedule(const Replica& replica,
     if (!options.on_token) return;
     for (const auto& [request, id] : scheduler.last_accepted()) options.on_token(request, id);
   };
+  const auto next_plan = [&] {
+    return replica.in_step.empty() ? scheduler.next()
+                                   : next_in_lockstep(replica.control, replica.in_step, scheduler);
+  };
 
   std::optional<StepPlan> out;  // a decode step whose ids have not been collected
-  while (std::optional<StepPlan> plan = scheduler.next()) {
+  while (std::optional<StepPlan> plan = next_plan()) {
     stamps.plan_arrived(*plan);
     send_to_others(replica, serialise(*plan));
     executor.submit(*plan);
@@ -118,14 +122,15 @@ GenerationResult schedule(const Replica& replica,
   executor.drain();
   stamps.finish();
 
-  GenerationResult result{
-      .timing = log.take(), .generated = {}, .peak_kv_blocks = {}, .peak_kv_tokens = {}};
+  GenerationResult result{.timing = log.take(), .generated = {}, .peak_kv = {}};
+  result.generated.reserve(scheduler.n_requests());
   for (size_t i = 0; i < scheduler.n_requests(); ++i) {
     result.generated.push_back(scheduler.generated(i));
   }
-  for (size_t g = 0; g < options.scheduler.kv_groups.size(); ++g) {
-    result.peak_kv_blocks.push_back(scheduler.peak_blocks(g));
-    result.peak_kv_tokens.push_back(scheduler.peak_tokens(g));
+  for (int rank = 0; rank < options.scheduler.cp; ++rank) {
+    for (size_t g = 0; g < options.scheduler.kv_groups.size(); ++g) {
+      result.peak_kv.push_back(scheduler.peak_usage(rank, g));
+    }
   }
   return result;
 }

@@ -20,14 +20,16 @@ struct Replica {
   int rank = 0;            // world rank
   std::vector<int> ranks;  // world ranks of the replica; the first one schedules
   int dp = 0;
+  // Replicas that share experts step together: the scheduling ranks of all of them, this replica's
+  // included. Empty: this one steps on its own.
+  std::vector<int> in_step;
   bool schedules() const { return rank == ranks.front(); }
 };
 
 struct GenerationResult {  // filled on the scheduling rank
   GenerationTiming timing;
   std::vector<std::vector<int32_t>> generated;  // [request of this replica]
-  std::vector<int64_t> peak_kv_blocks;          // [KV group]
-  std::vector<int64_t> peak_kv_tokens;          // [KV group] in those blocks
+  std::vector<BlockPool::Usage> peak_kv;        // [cp rank][KV group]
 };
 
 struct GenerationOptions {

@@ -9,6 +9,7 @@
 
 #include "parallel/comm/control.hpp"
 #include "runtime/measure/run_record.hpp"
+#include "runtime/model/model.hpp"
 
 namespace testbed {
 
@@ -16,18 +17,18 @@ namespace testbed {
 // cgroup leaves.
 int64_t host_memory_bytes();
 
-// Activations of a step of n_tokens rows and n_logits_rows rows of logits, from the shapes a step
-// takes: an upper bound.
+// Activations of one rank in the step that needs most, from the shapes a step takes: an upper
+// bound.
 struct WorkspaceShape {
-  int64_t n_tokens = 0;
+  int64_t n_rows = 0;  // of this rank
   int64_t n_logits_rows = 0;
-  int64_t d_model = 0;
-  int64_t d_ff_local = 0;
-  int64_t heads_local = 0;  // query and twice the KV heads, times head_dim
-  int64_t vocab_size = 0;
-  int64_t element_bytes = 0;
+  int64_t context_tokens = 0;  // that the rows of a step look back on, all requests together
+  int64_t block_size = 0;      // of the cache
 };
-int64_t workspace_bytes(const WorkspaceShape& shape);
+int64_t planned_workspace(const ModelConfig& model,
+                          const ShardPosition& position,
+                          const WorkspaceShape& shape,
+                          DType compute);
 
 // What a place (a host, a simulated device) has to hold: of its ranks together.
 struct MemoryUse {

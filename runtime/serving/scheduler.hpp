@@ -1,13 +1,14 @@
-// Scheduler: makes the step plans of one replica. Touches no device and no communicator. Prompts
-// first, cut into chunks of at most max_step_tokens rows; then one token per live request and step.
-// Steps are split into microbatches.
+// Scheduler: makes the step plans of one replica. Touches no device and no communicator. Which rows
+// a step has and where they are kept is StepPieces'; this adds the tokens, what is sampled and
+// which plans may be made ahead.
 #pragma once
 
 #include <cstdint>
 #include <optional>
 #include <vector>
 
-#include "runtime/serving/kv_cache.hpp"
+#include "runtime/config/run_config.hpp"
+#include "runtime/serving/step_pieces.hpp"
 #include "runtime/serving/step_plan.hpp"
 
 namespace testbed {
@@ -16,8 +17,8 @@ struct Request {
   int32_t index = 0;  // of the whole job
   std::vector<int32_t> prompt_ids;
   int64_t max_new_tokens = 0;
-  int64_t cached_tokens =
-      0;  // positions taken as already cached (--context): the prompt starts behind them
+  // Positions taken as already cached (--context): the prompt starts behind them.
+  int64_t cached_tokens = 0;
 };
 
 struct SchedulerOptions {
@@ -31,9 +32,16 @@ struct SchedulerOptions {
   // drained between steps. A request that turns out to have stopped has then computed one token too
   // many, which is dropped.
   bool run_ahead = false;
+  // Context parallelism: who owns the blocks of a prompt. max_step_tokens is of all ranks together.
+  int cp = 1;
+  CpPlacement cp_placement = CpPlacement::zigzag;
+  // What the KV cache has of each group, on each cp rank: a plan that needs more is a broken
+  // invariant. Empty: no cache is at hand, nothing is held to it.
+  std::vector<int64_t> pool_blocks;
 };
 
-// Blocks of each KV group that the requests need at once.
+// Blocks of each KV group that the requests need at once, if none stops early; under cp on the rank
+// that needs most. Counted by placing all steps.
 std::vector<int64_t> blocks_for(const std::vector<Request>& requests,
                                 const SchedulerOptions& options);
 
@@ -41,62 +49,48 @@ class Scheduler {
  public:
   Scheduler(std::vector<Request> requests, SchedulerOptions options);
 
+  // What next() will plan; nullopt when nothing is left.
+  std::optional<StepShape> next_shape() const { return pieces_.next_shape(); }
   // The next step; nullopt when nothing is left to plan. With run_ahead a decode step may be
   // planned while one step is still out; otherwise update() must have been called for every step
   // before.
   std::optional<StepPlan> next();
+  // A step without rows, for a replica that others wait for.
+  StepPlan idle_step(StepShape shape);
   // The ids sampled in a step, by slot.
   void update(int32_t step, const std::vector<int32_t>& ids);
 
   // Generated so far, the stop token excluded, by position in the constructor's list.
-  const std::vector<int32_t>& generated(size_t request) const { return live_[request].generated; }
+  const std::vector<int32_t>& generated(size_t request) const {
+    return answers_[request].generated;
+  }
   // Ids accepted by the last update, as (position in the list, id), for streaming.
   const std::vector<std::pair<size_t, int32_t>>& last_accepted() const { return last_accepted_; }
-  size_t n_requests() const { return live_.size(); }
-  // Blocks of a KV group in use when most were, and the tokens in them then.
-  int64_t peak_blocks(size_t group) const { return usage_[group].blocks; }
-  int64_t peak_tokens(size_t group) const { return usage_[group].tokens; }
+  size_t n_requests() const { return requests_.size(); }
+  // The blocks of a cp rank in use when most were, and the tokens in them then.
+  BlockPool::Usage peak_usage(int cp_rank, size_t group) const {
+    return pieces_.pool(cp_rank, group).peak();
+  }
 
  private:
-  struct Live {
-    Request request;
-    RequestBlocks blocks;
-    int64_t n_prefilled = 0;  // prompt tokens planned
-    int64_t n_planned = 0;    // new tokens planned
+  struct Answer {
     std::vector<int32_t> generated;
     int32_t last_step = -1;  // that samples its newest token
     int32_t last_slot = -1;
     bool stopped = false;
-    int64_t next_position() const {
-      const int64_t decoded = n_planned > 0 ? n_planned - 1 : 0;
-      return request.cached_tokens + n_prefilled + decoded;
-    }
-    bool prefilled() const {
-      return n_prefilled == static_cast<int64_t>(request.prompt_ids.size());
-    }
-  };
-  struct Piece {  // rows of one request in a step
-    size_t request;
-    int64_t n_rows;
   };
 
-  std::vector<Piece> prefill_pieces() const;
-  std::vector<Piece> decode_pieces() const;
-  StepPlan plan_step(Phase phase, const std::vector<Piece>& pieces);
-  void note_usage();
+  StepPlan new_step(Phase phase);
   void append(StepPlan& plan, MicrobatchPlan& microbatch, const Piece& piece);
+  TokenSource newest_token(size_t request) const;
 
+  std::vector<Request> requests_;
   SchedulerOptions options_;
-  std::vector<Live> live_;
-  std::vector<BlockPool> pools_;
+  StepPieces pieces_;
+  std::vector<Answer> answers_;             // [request]
   std::vector<std::vector<size_t>> slots_;  // [step][slot] -> request
   std::vector<std::pair<size_t, int32_t>> last_accepted_;
   int32_t n_updated_ = 0;
-  struct Usage {
-    int64_t blocks = 0;
-    int64_t tokens = 0;
-  };
-  std::vector<Usage> usage_;  // [KV group]
 };
 
 }  // namespace testbed

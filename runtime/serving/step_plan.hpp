@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "kernels/base/kv.hpp"
 #include "parallel/comm/control.hpp"
 #include "runtime/measure/timeline.hpp"
 
@@ -18,15 +19,28 @@ struct TokenSource {
   int32_t slot = -1;
 };
 
-// The rows of one request in a microbatch. Row i is at position first_position + i.
+// The rows of one request in a microbatch. Row i is at position first_position + i. Under context
+// parallelism each block of positions is kept by one cp rank, its owner; the rows of a prompt are
+// computed by their block's owner, and those of a decoding request by every cp rank.
 struct PlanSequence {
   int32_t request = 0;
   int32_t first_row = 0;  // within the microbatch
   int32_t n_rows = 0;
   int64_t first_position = 0;
   std::vector<std::vector<int32_t>>
-      block_tables;  // [KV group][position / block_size], -1 = released
+      block_tables;  // [KV group][position / block_size] -> block of its owner, -1 = released
+  std::vector<int32_t> owners;  // [position / block_size] -> cp rank; empty without cp
+  bool split = false;           // its rows are split over cp
+  int32_t owner(int64_t block) const {
+    return owners.empty() ? 0 : owners[static_cast<size_t>(block)];
+  }
 };
+
+// The positions of its rows that a cp rank computes: all, or if they are split those in blocks that
+// the rank owns.
+std::vector<PositionRun> rows_on_cp_rank(const PlanSequence& sequence,
+                                         int64_t block_size,
+                                         int cp_rank);
 
 // A row whose logits are wanted. sample: its next token is chosen and takes the step's next slot.
 struct LogitsRow {

@@ -1,4 +1,5 @@
 // The closed forms of `testbed plan`, against counts and against each other.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -18,6 +19,9 @@
 
 namespace testbed::plan {
 namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
 
 ModelConfig model(const std::string& name) { return read_model_config(locate_model(name)); }
 
@@ -231,6 +235,14 @@ TEST(PlanReport, levers_gain_what_they_move) {
 TEST(PlanReport, refuses_what_cannot_be) {
   EXPECT_THROW(make_plan(inputs("llama3-70b", {3, 1})), ConfigError);
   EXPECT_THROW(make_plan(inputs("llama3-70b", {16, 1})), ConfigError);  // 8 devices
+  EXPECT_THROW(make_plan(inputs("llama3-70b", {.ep = 2})), ConfigError);
+  EXPECT_THROW(make_plan(inputs("qwen3-30b-a3b", {.cp = 2, .ep = 3})), ConfigError);
+  PlanInputs endless = inputs("llama3-70b", {.cp = 2});
+  endless.prompt_tokens = int64_t{1} << 31;
+  EXPECT_THROW(make_plan(endless), ConfigError);
+  PlanInputs many = inputs("llama3-70b", {.cp = 2});
+  many.batch = int64_t{1} << 20;
+  EXPECT_THROW(make_plan(many), ConfigError);
 }
 
 TEST(PlanReport, labels_say_what_does_not_fit) {
@@ -238,6 +250,10 @@ TEST(PlanReport, labels_say_what_does_not_fit) {
   in.context = 16384;
   EXPECT_EQ(labels_of(make_plan(in)).size(), 2U);
   EXPECT_EQ(labels_of(make_plan(inputs("llama3-70b", {8, 1}))).size(), 0U);
+  EXPECT_THAT(labels_of(make_plan(inputs("llama3-8b", {.cp = 2}))),
+              ElementsAre(HasSubstr("what cp and ep send")));
+  EXPECT_THAT(labels_of(make_plan(inputs("qwen3-30b-a3b", {.tp = 2, .ep = 2}))),
+              ElementsAre(HasSubstr("what cp and ep send")));
 }
 
 }  // namespace

@@ -1,0 +1,4 @@
+testbed_unit_test(ring_plan_test testbed_mesh)
+testbed_unit_test(microbatch_rows_test testbed_model)
+testbed_unit_test(lockstep_test testbed_model)
+testbed_unit_test(kv_cache_test testbed_model testbed_cpu)
