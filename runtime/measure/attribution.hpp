@@ -68,8 +68,9 @@ void check_order(const RankTimeline& timeline, std::span<const Piece> pieces);
 
 // In order of time, without overlap; what no piece covers is overhead.
 // - an op: up to max(bytes/bandwidth, FLOPs/peak) it is the larger term, the rest is overhead.
-//   Memory is split weights : KV by bytes; KV writes are KV. Activations count in the memory term,
-//   but an op that moves only activations (a norm) has no weights and no KV: all of it is overhead.
+//   Bytes are weights and cached keys and values read, and memory is split by them; the time of
+//   activations and cache writes is overhead, and so is all of an op that moves nothing else (a
+//   norm).
 // - a collective, send or receive: until the last rank, or the other side, arrived it is wait, and
 //   bubble on the pp axis (a stage without work); then interconnect. A group of one: overhead.
 // - where the rank had no plan to work on (StepEvent) and no event covers it: overhead on the rank

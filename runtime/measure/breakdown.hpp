@@ -57,6 +57,10 @@ std::vector<CollectiveRecord> collectives_of(const Breakdown& breakdown, Phase p
 // Layer -1 first if it occurs, then by index.
 std::vector<LayerRecord> layers_of(const Breakdown& breakdown, Phase phase);
 std::optional<PipelineRecord> pipeline_of(const Breakdown& breakdown, Phase phase);
+// By ring step, [cp]; empty if no ring ran in the phase.
+std::vector<RingStepRecord> ring_of(const Breakdown& breakdown, Phase phase);
+// Null without experts. Throws Error if a pass's tokens are not those of the run's experts.
+std::optional<ExpertsRecord> experts_of(const Breakdown& breakdown, Phase phase);
 // Everything of the phase but what needs the timed pass: step_ms, mfu, mbu, roofline.
 PhaseRecord phase_of(const Breakdown& breakdown, Phase phase);
 

@@ -60,16 +60,22 @@ void add_latest(const Breakdown& breakdown, const CommCall& call, KindSum& kind)
 }
 
 // How long a message was under way: from when both sides were there until the receiver had it. Only
-// a bound if the receiver was busy when it was sent.
-void add_message_wire(const Breakdown& breakdown, const CommCall::Member& receiver, KindSum& kind) {
+// a bound if the receiver was busy when it was sent, unless the transport knows when it arrived.
+void add_message_wire(const Breakdown& breakdown, const CommCall& call, KindSum& kind) {
+  const CommCall::Member& receiver = call.members.back();
   const CommRecord& record = event_of(breakdown, receiver).comm;
   const int64_t ready_ns =
       breakdown.comms
           .timings[static_cast<size_t>(receiver.rank)][static_cast<size_t>(receiver.event)]
           .ready_ns;
-  const int64_t begin_ns = std::max(record.post_begin_ns, ready_ns);
-  const double us = ns_to_us(std::max<int64_t>(0, record.wait_end_ns - begin_ns));
-  (ready_ns >= record.wait_begin_ns ? kind.wire_us : kind.wire_bound_us).push_back(us);
+  // Sent before the receiver was there, it may have been under way before.
+  const bool sender_came_last = call.members.front().arrival_ns >= receiver.arrival_ns;
+  const bool waited_for = ready_ns >= record.wait_begin_ns;
+  const bool arrival_known = record.arrived_ns != 0 && sender_came_last;
+  const int64_t end_ns =
+      arrival_known ? std::min(record.arrived_ns, record.wait_end_ns) : record.wait_end_ns;
+  const double us = ns_to_us(std::max<int64_t>(0, end_ns - ready_ns));
+  (waited_for || arrival_known ? kind.wire_us : kind.wire_bound_us).push_back(us);
 }
 
 // A collective is under way until the last of its ranks leaves.
@@ -108,20 +114,26 @@ void add_call(const Breakdown& breakdown, const CommCall& call, Phase phase, Kin
   const CommCall::Member& first = call.members.front();
   const CommRecord& record = event_of(breakdown, first).comm;
   const bool message = is_message(record);
+  // Of the busiest: the members of an all-to-all send different amounts.
+  int64_t payload_bytes = 0;
   int64_t wire_bytes = 0;
+  int64_t n_steps = 0;
   for (const CommCall::Member& member : call.members) {
-    wire_bytes = std::max(wire_bytes, event_of(breakdown, member).comm.wire_bytes);
+    const CommRecord& of_member = event_of(breakdown, member).comm;
+    payload_bytes = std::max(payload_bytes, of_member.payload_bytes);
+    wire_bytes = std::max(wire_bytes, of_member.wire_bytes);
+    n_steps = std::max(n_steps, breakdown.n_steps(member.rank, phase));
+    kind.min_payload = std::min(kind.min_payload, of_member.payload_bytes);
     add_member(breakdown, member, kind);
   }
   add_wait(breakdown, call, kind);
   kind.n = message ? 2 : record.group_size;
   ++kind.calls;
-  kind.payload_bytes += record.payload_bytes;
+  kind.payload_bytes += payload_bytes;
   kind.wire_bytes += wire_bytes;
-  kind.min_payload = std::min(kind.min_payload, record.payload_bytes);
-  kind.max_payload = std::max(kind.max_payload, record.payload_bytes);
+  kind.max_payload = std::max(kind.max_payload, payload_bytes);
   if (message) {
-    add_message_wire(breakdown, call.members.back(), kind);
+    add_message_wire(breakdown, call, kind);
   } else {
     add_collective_wire(breakdown, call, kind);
     if (call.members.size() > 1) add_latest(breakdown, call, kind);
@@ -131,8 +143,8 @@ void add_call(const Breakdown& breakdown, const CommCall& call, Phase phase, Kin
       message ? Group{first.rank, call.members.back().rank} : Group{record.group_id, 0};
   GroupSum& group = kind.groups[id];
   ++group.calls;
-  group.payload_bytes += record.payload_bytes;
-  group.n_steps = breakdown.n_steps(first.rank, phase);
+  group.payload_bytes += payload_bytes;
+  group.n_steps = n_steps;
 }
 
 std::vector<LateRank> latest_of(const KindSum& kind) {
@@ -153,13 +165,17 @@ std::optional<double> bus_factor(std::string_view op, int n) {
   const double size = n;
   if (n < 2) return std::nullopt;
   if (op == "all_reduce") return 2.0 * (size - 1.0) / size;
-  if (op == "all_gather") return (size - 1.0) / size;
+  if (op == "all_gather" || op == "reduce_scatter" || op == "all_to_all") {
+    return (size - 1.0) / size;
+  }
   if (op == "send_recv" || op == "broadcast") return 1.0;
   return std::nullopt;
 }
 
 void add_bandwidth(CollectiveRecord& record, double mean_payload_bytes) {
   if (record.n < 2 || record.wire_us.median <= 0.0 || mean_payload_bytes <= 0.0) return;
+  // Rows, their routing and their results: no bandwidth is common to them.
+  if (record.op == "all_to_all" && !record.uniform) return;
   record.algbw_gb_s = mean_payload_bytes / record.wire_us.median * 1e-3;
   const std::optional<double> factor = bus_factor(record.op, record.n);
   if (factor) record.busbw_gb_s = *record.algbw_gb_s * *factor;

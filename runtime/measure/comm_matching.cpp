@@ -12,9 +12,11 @@ namespace testbed {
 
 namespace {
 
-// Axis, group or source, target (-1 for a collective), sequence, payload. Hidden states and sampled
-// ids travel on two communicators of one axis, each with its own sequence: the payload parts them.
-using Key = std::tuple<Axis, int64_t, int64_t, int64_t, int64_t>;
+// Op (send for both ends of a message), axis, group or source, target (-1 for a collective),
+// sequence, payload. Hidden states and sampled ids travel on two communicators of one axis, each
+// with its own sequence: the payload parts them. Of an all-to-all each rank sends another payload.
+using Key = std::tuple<CommOp, Axis, int64_t, int64_t, int64_t, int64_t>;
+constexpr int64_t any_payload = -1;
 
 bool is_message(CommOp op) { return op == CommOp::send || op == CommOp::recv; }
 
@@ -25,12 +27,17 @@ int world_rank(const Mesh& mesh, const CommRecord& record, int rank_in_group) {
 
 Key key_of(const Mesh& mesh, int rank, const CommRecord& record) {
   if (!is_message(record.op)) {
-    return {record.axis, record.group_id, -1, record.sequence, record.payload_bytes};
+    const int64_t payload = record.op == CommOp::all_to_all ? any_payload : record.payload_bytes;
+    return {record.op, record.axis, record.group_id, -1, record.sequence, payload};
   }
   const int peer = world_rank(mesh, record, record.peer);
   const bool sends = record.op == CommOp::send;
-  return {
-      record.axis, sends ? rank : peer, sends ? peer : rank, record.sequence, record.payload_bytes};
+  return {CommOp::send,
+          record.axis,
+          sends ? rank : peer,
+          sends ? peer : rank,
+          record.sequence,
+          record.payload_bytes};
 }
 
 void check_complete(std::span<const RankTimeline> timelines, const CommCall& call) {

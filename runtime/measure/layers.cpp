@@ -10,16 +10,35 @@ namespace testbed {
 
 namespace {
 
+// Of the collectives over tp.
+struct TensorParallelBytes {
+  int64_t all_reduce = 0;
+  int64_t all_reduce_wire = 0;
+  int64_t reduce_scatter = 0;
+  int64_t all_gather = 0;
+
+  int64_t payload() const { return all_reduce + reduce_scatter + all_gather; }
+  void add(const CommRecord& record) {
+    if (record.op == CommOp::all_reduce) {
+      all_reduce += record.payload_bytes;
+      all_reduce_wire += record.wire_bytes;
+    }
+    if (record.op == CommOp::reduce_scatter) reduce_scatter += record.payload_bytes;
+    if (record.op == CommOp::all_gather) all_gather += record.payload_bytes;
+  }
+};
+
 // One device's part of a layer, over all repeats.
 struct LayerSum {
   int64_t weight_bytes = 0;
   int64_t kv_bytes = 0;
-  int64_t all_reduce_payload_bytes = 0;
-  int64_t all_reduce_wire_bytes = 0;
+  TensorParallelBytes tensor_parallel;
   int64_t memory_ns = 0;
   int64_t wire_ns = 0;
   int64_t wait_ns = 0;
 };
+
+bool is_of_layers(Axis axis) { return axis == Axis::tp || axis == Axis::cp || axis == Axis::ep; }
 
 std::map<int32_t, LayerSum> sums_of(const Breakdown& breakdown, int rank, Phase phase) {
   std::map<int32_t, LayerSum> layers;
@@ -35,30 +54,28 @@ std::map<int32_t, LayerSum> sums_of(const Breakdown& breakdown, int rank, Phase 
   }
   for (size_t i = 0; i < timeline.comms.size(); ++i) {
     const CommEvent& event = timeline.comms[i];
-    if (!in_phase(event.scope, phase) || event.comm.axis != Axis::tp) continue;
+    if (!in_phase(event.scope, phase) || !is_of_layers(event.comm.axis)) continue;
     LayerSum& sum = layers[event.scope.layer];
     sum.wire_ns += parts.comm_wire_ns[i];
     sum.wait_ns += parts.comm_blocked_ns[i];
-    if (event.comm.op != CommOp::all_reduce) continue;
-    sum.all_reduce_payload_bytes += event.comm.payload_bytes;
-    sum.all_reduce_wire_bytes += event.comm.wire_bytes;
+    if (event.comm.axis == Axis::tp) sum.tensor_parallel.add(event.comm);
   }
   return layers;
 }
 
-void add_device(
-    const LayerSum& sum, int64_t n_steps, const Coordinates& c, int reference, LayerRecord& layer) {
+void add_device(const LayerSum& sum, int64_t n_steps, LayerRecord& layer) {
   layer.weight_bytes += per_rounded(sum.weight_bytes, n_steps);
   layer.kv_bytes += per_rounded(sum.kv_bytes, n_steps);
   layer.memory_ms += per(ns_to_ms(sum.memory_ns), n_steps);
   layer.wire_ms += per(ns_to_ms(sum.wire_ns), n_steps);
   layer.wait_ms += per(ns_to_ms(sum.wait_ns), n_steps);
-  // One tp group stands for the replicas: its first rank. (Outside the layers there is one such
-  // rank a stage: their all-reduces add up.)
-  if (c.tp == 0 && c.cp == 0 && c.dp == reference) {
-    layer.all_reduce_payload_bytes += per_rounded(sum.all_reduce_payload_bytes, n_steps);
-    layer.all_reduce_wire_bytes += per_rounded(sum.all_reduce_wire_bytes, n_steps);
-  }
+}
+
+void add_tensor_parallel(const TensorParallelBytes& sum, int64_t n_steps, LayerRecord& layer) {
+  layer.all_reduce_payload_bytes += per_rounded(sum.all_reduce, n_steps);
+  layer.all_reduce_wire_bytes += per_rounded(sum.all_reduce_wire, n_steps);
+  layer.reduce_scatter_payload_bytes += per_rounded(sum.reduce_scatter, n_steps);
+  layer.all_gather_payload_bytes += per_rounded(sum.all_gather, n_steps);
 }
 
 // The replica that stands for all: the one with the most steps.
@@ -75,13 +92,18 @@ int reference_replica(const Breakdown& breakdown, Phase phase) {
   return reference;
 }
 
-// Distinct microbatches of each step of the reference replica.
+// Distinct microbatches of each step of the reference replica, by the ops of its first stage: with
+// cp a rank may have no rows of one.
 std::vector<int> microbatches_of_steps(const Breakdown& breakdown, Phase phase) {
-  const int rank = breakdown.input.mesh.rank({.dp = reference_replica(breakdown, phase)});
+  const int replica = reference_replica(breakdown, phase);
   std::map<std::pair<int32_t, int32_t>, std::set<int32_t>> seen;  // (repeat, step)
-  for (const OpEvent& event : breakdown.timeline(rank).ops) {
-    if (!in_phase(event.scope, phase) || event.scope.microbatch < 0) continue;
-    seen[{event.scope.repeat, event.scope.step}].insert(event.scope.microbatch);
+  for (int rank = 0; rank < breakdown.world_size(); ++rank) {
+    const Coordinates c = breakdown.timeline(rank).coordinates;
+    if (c.dp != replica || c.pp != 0 || c.tp != 0) continue;
+    for (const OpEvent& event : breakdown.timeline(rank).ops) {
+      if (!in_phase(event.scope, phase) || event.scope.microbatch < 0) continue;
+      seen[{event.scope.repeat, event.scope.step}].insert(event.scope.microbatch);
+    }
   }
   std::vector<int> counts;
   counts.reserve(seen.size());
@@ -136,15 +158,26 @@ void add_rank(const Breakdown& breakdown, int rank, Phase phase, StageSum& stage
 std::vector<LayerRecord> layers_of(const Breakdown& breakdown, Phase phase) {
   std::map<int32_t, LayerRecord> layers;
   std::map<int32_t, int64_t> n_devices;
+  // One tp group of a stage stands for all, its first rank for it: of the reference replica, and of
+  // its cp group the one with most to exchange, since the ranks of that have unequally many rows.
+  // (Outside the layers the stages' groups add up.)
+  std::map<std::pair<int32_t, int>, TensorParallelBytes> busiest;  // [layer, stage]
   const int reference = reference_replica(breakdown, phase);
   for (int rank = 0; rank < breakdown.world_size(); ++rank) {
-    const int64_t n_steps = breakdown.n_steps(rank, phase);
+    const Coordinates& c = breakdown.timeline(rank).coordinates;
     for (const auto& [index, sum] : sums_of(breakdown, rank, phase)) {
       LayerRecord& layer = layers[index];
       layer.layer = index;
       ++n_devices[index];
-      add_device(sum, n_steps, breakdown.timeline(rank).coordinates, reference, layer);
+      add_device(sum, breakdown.n_steps(rank, phase), layer);
+      if (c.tp != 0 || c.dp != reference) continue;
+      TensorParallelBytes& most = busiest[{index, c.pp}];
+      if (sum.tensor_parallel.payload() > most.payload()) most = sum.tensor_parallel;
     }
+  }
+  for (const auto& [where, sum] : busiest) {
+    const int rank = breakdown.input.mesh.rank({.dp = reference, .pp = where.second});
+    add_tensor_parallel(sum, breakdown.n_steps(rank, phase), layers[where.first]);
   }
   std::vector<LayerRecord> result;
   for (auto& [index, layer] : layers) {

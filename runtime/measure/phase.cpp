@@ -161,6 +161,8 @@ PhaseRecord phase_of(const Breakdown& breakdown, Phase which) {
     phase.layers.erase(phase.layers.begin());
   }
   phase.pipeline = pipeline_of(breakdown, which);
+  phase.ring = ring_of(breakdown, which);
+  phase.experts = experts_of(breakdown, which);
   return phase;
 }
 

@@ -25,6 +25,9 @@ struct ParallelRecord {
   int ep = 1;
   int microbatches = 1;  // as asked for; a phase's pipeline says what was effective
   int virtual_stages = 1;
+  std::string cp_placement = "zigzag";
+  std::string expert_exchange = "none";  // "none", "all-to-all", "all-reduce"
+  std::string tp_comm = "all-reduce";
 };
 
 struct RequestRecord {
@@ -100,7 +103,7 @@ struct LateRank {
 
 // One kind of collective of a phase: calls with equal (op, axis, site, algorithm).
 struct CollectiveRecord {
-  std::string op;  // all_reduce, all_gather, broadcast, barrier, send_recv
+  std::string op;  // comm_op_name, and send_recv for messages
   std::string axis;
   std::string site;
   std::string algorithm;
@@ -109,8 +112,8 @@ struct CollectiveRecord {
   int64_t groups = 0;   // how many groups did it
   int64_t calls = 0;    // of all groups, in all breakdown repeats
   double per_step = 0;  // calls of one group per step (of the busiest, if stages differ)
-  bool uniform = true;  // every call had the same payload
-  // Of one call; the rounded mean if the calls are not uniform.
+  bool uniform = true;  // every call, and every rank of it, had the same payload
+  // Of one call, its busiest rank; the rounded mean if the calls are not uniform.
   int64_t payload_bytes = 0;
   int64_t wire_bytes_per_device = 0;
   int64_t payload_bytes_per_step = 0;  // of the busiest group
@@ -136,11 +139,15 @@ struct CollectiveRecord {
 // Per step. layer = -1: embedding, final norm, head, sampling (`outside_layers` in the JSON).
 struct LayerRecord {
   int layer = 0;
-  int64_t weight_bytes = 0;              // all devices
-  int64_t kv_bytes = 0;                  // all devices
-  int64_t all_reduce_payload_bytes = 0;  // one tp group, all microbatches
-  int64_t all_reduce_wire_bytes = 0;     // sent by one device of it
-  double memory_ms = 0.0;                // mean over the devices that hold the layer
+  int64_t weight_bytes = 0;  // all devices
+  int64_t kv_bytes = 0;      // all devices
+  // Over tp, of one tp group (the busiest one of a cp group), all microbatches.
+  int64_t all_reduce_payload_bytes = 0;
+  int64_t all_reduce_wire_bytes = 0;  // sent by one device of it
+  int64_t reduce_scatter_payload_bytes = 0;
+  int64_t all_gather_payload_bytes = 0;
+  // Mean over the devices that hold the layer; wire and wait of tp, cp and ep.
+  double memory_ms = 0.0;
   double wire_ms = 0.0;
   double wait_ms = 0.0;
 };
@@ -160,6 +167,42 @@ struct PipelineRecord {
                                              // or if steps had unequal microbatches
   int effective_microbatches = 1;
   std::vector<StageRecord> stages;
+};
+
+// A step of ring attention: a rank attends to the blocks at hand while the next ones come. Per step
+// of the phase, mean over the devices, summed over layers and microbatches. transfer = hidden +
+// exposed: from when both ends of a message were there until it had arrived; exposed is what the
+// device was blocked of it, receiving or until a send buffer was free.
+struct RingStepRecord {
+  int step = 0;
+  double compute_ms = 0.0;
+  double transfer_ms = 0.0;
+  double hidden_ms = 0.0;
+  double exposed_ms = 0.0;
+  double wait_ms = 0.0;    // blocked before the other side was there: not transfer
+  int64_t sent_bytes = 0;  // by the busiest device
+  // When some messages arrived is not known: transfer and hidden are at most that.
+  bool transfer_is_bound = false;
+};
+
+// Of one repeat. A pass is one rank's routing of tokens that no other rank routes too; those of
+// replicas are apart.
+struct ExpertLayerRecord {
+  int layer = 0;
+  int64_t passes = 0;
+  std::vector<int64_t> tokens_per_expert;  // (token, expert) pairs, all replicas
+  double touched = 0.0;                    // distinct experts of a pass, mean over the passes
+  double touched_uniform = 0.0;            // E (1 - (1 - k/E)^B) for the same passes of B tokens
+  int64_t touched_bytes = 0;               // expert weights read, all devices: per pass
+  double balance = 0.0;                    // mean / max of tokens_per_expert
+};
+struct ExpertsRecord {
+  int64_t n_experts = 0;
+  int64_t top_k = 0;
+  std::string exchange;  // ParallelRecord::expert_exchange
+  std::vector<ExpertLayerRecord> per_layer;
+  std::vector<std::vector<int64_t>> all_to_all_bytes;  // [source][target], of one repeat; empty if
+                                                       // nothing was exchanged
 };
 
 // What the ranks of one memory domain read together, against its read loop.
@@ -215,6 +258,8 @@ struct PhaseRecord {
   std::vector<LayerRecord> layers;
   std::optional<LayerRecord> outside_layers;
   std::optional<PipelineRecord> pipeline;  // null for pp = 1
+  std::vector<RingStepRecord> ring;        // [cp]; empty (null): no ring attention
+  std::optional<ExpertsRecord> experts;    // null without experts
 };
 
 struct MemoryRecord {
@@ -239,6 +284,9 @@ struct ChecksRecord {
     int tp = 1;
     int pp = 1;
     int virtual_stages = 1;
+    int cp = 1;
+    int ep = 1;
+    std::string compute_dtype = {};  // of the check; the run's, but f32 for models with experts
     std::optional<std::string> first_difference;
   } against_one_rank;
   std::optional<bool> replicas_bitwise_equal;  // null: not checked
@@ -270,6 +318,12 @@ struct FingerprintRecord {
   std::string version;
 };
 
+// The model's routed experts; 0: it has none.
+struct ExpertsDescription {
+  int64_t n_experts = 0;
+  int64_t top_k = 0;
+};
+
 // The pieces that are not measured but said, copied through by analyse().
 struct RunDescription {
   std::string device = {};  // "cpu"
@@ -280,6 +334,7 @@ struct RunDescription {
   std::string weight_dtype = {};
   std::string compute_dtype = {};
   ParallelRecord parallel = {};
+  ExpertsDescription experts = {};
   std::vector<RequestRecord> requests = {};  // prompt_tokens, generated_tokens, ids, text
   std::vector<MemoryRecord> memory = {};
   ChecksRecord checks = {};

@@ -23,6 +23,12 @@ class Writer {
     value(static_cast<uint64_t>(items.size()));
     append(items.data(), items.size() * sizeof(typename T::value_type));
   }
+  // Items that own memory: each is coded by itself.
+  template <typename T, typename CodeItem>
+  void list_of(const std::vector<T>& items, CodeItem&& code_item) {
+    value(static_cast<uint64_t>(items.size()));
+    for (const T& item : items) code_item(*this, item);
+  }
   Bytes take() { return std::move(bytes_); }
 
  private:
@@ -48,6 +54,14 @@ class Reader {
     items.resize(count);
     copy(items.data(), count * sizeof(typename T::value_type));
   }
+  template <typename T, typename CodeItem>
+  void list_of(std::vector<T>& items, CodeItem&& code_item) {
+    uint64_t count = 0;
+    value(count);
+    CHECK(count <= bytes_.size() - at_);  // an item is a byte at least
+    items.resize(count);
+    for (T& item : items) code_item(*this, item);
+  }
   bool done() const { return at_ == bytes_.size(); }
 
  private:
@@ -70,6 +84,12 @@ void code_all(Coder& coder, T& timeline) {
   coder.list(timeline.steps);
   coder.list(timeline.ops);
   coder.list(timeline.comms);
+  coder.list_of(timeline.experts, [](auto& item_coder, auto& event) {
+    item_coder.value(event.scope);
+    item_coder.value(event.n_tokens);
+    item_coder.list(event.tokens_per_expert);
+    item_coder.list(event.sent_bytes);
+  });
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 
 #include "runtime/measure/analysis.hpp"
 
@@ -32,6 +33,22 @@ std::string largest_collective(const PhaseRecord& phase) {
                      largest->transport);
 }
 
+// Of the axes, the one with most exposed transfer, if it is one that only some splits have.
+std::string largest_axis(const PhaseRecord& phase) {
+  std::map<std::string, double> exposed_us;
+  for (const CollectiveRecord& collective : phase.collectives) {
+    exposed_us[collective.axis] += collective.exposed_us;
+  }
+  const auto largest =
+      std::max_element(exposed_us.begin(), exposed_us.end(), [](const auto& a, const auto& b) {
+        return a.second < b.second;
+      });
+  if (largest == exposed_us.end() || phase.shares.interconnect < 0.01) return {};
+  if (largest->first == "cp") return " (most over cp: attention over a split sequence)";
+  if (largest->first == "ep") return " (most over ep: tokens to experts and back)";
+  return {};
+}
+
 // Who kept the others waiting, over all collectives of the phase.
 std::string late_rank(const PhaseRecord& phase) {
   const LateRank* worst = nullptr;
@@ -55,8 +72,9 @@ std::string bound_clause(const PhaseRecord& phase) {
                        percent(s.compute));
   }
   if (phase.bound_by == "interconnect") {
-    return fmt::format("the interconnect: {} of device time is exposed transfer{}",
+    return fmt::format("the interconnect: {} of device time is exposed transfer{}{}",
                        percent(s.interconnect),
+                       largest_axis(phase),
                        largest_collective(phase));
   }
   if (phase.bound_by == "wait") {
@@ -79,7 +97,8 @@ std::string other_clause(const PhaseRecord& phase, int world_size) {
   if (phase.bound_by != "memory") others.push_back(memory_clause(s));
   if (world_size > 1) {
     if (phase.bound_by != "interconnect") {
-      others.push_back(fmt::format("the interconnect takes {}", percent(s.interconnect)));
+      others.push_back(
+          fmt::format("the interconnect takes {}{}", percent(s.interconnect), largest_axis(phase)));
     }
     if (phase.bound_by != "wait") others.push_back(fmt::format("waiting {}", percent(s.wait)));
     if (phase.pipeline && phase.bound_by != "bubble") {

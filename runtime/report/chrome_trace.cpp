@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <tuple>
 #include <vector>
 
 #include "kernels/base/errors.hpp"
@@ -15,8 +17,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-enum Track : int { steps_track, compute_track, comm_track, n_tracks };
-constexpr const char* track_names[] = {"steps", "compute", "comm"};
+enum Track : int { steps_track, compute_track, comm_track, ring_track, n_tracks };
+constexpr const char* track_names[] = {"steps", "compute", "comm", "ring"};
 
 class TraceWriter {
  public:
@@ -75,11 +77,13 @@ class TraceWriter {
 };
 
 Json scope_args(const Scope& scope) {
-  return {{"repeat", scope.repeat},
-          {"step", scope.step},
-          {"microbatch", scope.microbatch},
-          {"layer", scope.layer},
-          {"site", site_name(scope.site)}};
+  Json args{{"repeat", scope.repeat},
+            {"step", scope.step},
+            {"microbatch", scope.microbatch},
+            {"layer", scope.layer},
+            {"site", site_name(scope.site)}};
+  if (scope.ring_step >= 0) args["ring_step"] = scope.ring_step;
+  return args;
 }
 
 void add_ops(TraceWriter& writer, const RankTimeline& timeline) {
@@ -139,6 +143,51 @@ void add_steps(TraceWriter& writer, const RankTimeline& timeline) {
   }
 }
 
+// From the first op or wait of a ring step to its last.
+struct RingSpan {
+  Scope scope;
+  int64_t begin_ns = 0;
+  int64_t end_ns = 0;
+};
+
+std::vector<RingSpan> ring_spans(const RankTimeline& timeline) {
+  using Key = std::tuple<int32_t, int32_t, int32_t, int32_t, int32_t>;
+  std::map<Key, RingSpan> spans;
+  const auto see = [&](const Scope& s, int64_t begin_ns, int64_t end_ns) {
+    if (s.ring_step < 0) return;
+    const Key key{s.repeat, s.step, s.microbatch, s.layer, s.ring_step};
+    RingSpan& span = spans.try_emplace(key, RingSpan{s, begin_ns, end_ns}).first->second;
+    span.begin_ns = std::min(span.begin_ns, begin_ns);
+    span.end_ns = std::max(span.end_ns, end_ns);
+  };
+  for (const OpEvent& event : timeline.ops) see(event.scope, event.op.begin_ns, event.op.end_ns);
+  for (const CommEvent& event : timeline.comms) {
+    see(event.scope, event.comm.wait_begin_ns, event.comm.wait_end_ns);
+  }
+  std::vector<RingSpan> in_order;
+  in_order.reserve(spans.size());
+  for (const auto& [key, span] : spans) in_order.push_back(span);
+  std::stable_sort(in_order.begin(), in_order.end(), [](const RingSpan& a, const RingSpan& b) {
+    return a.begin_ns < b.begin_ns;
+  });
+  return in_order;
+}
+
+void add_ring(TraceWriter& writer, const RankTimeline& timeline) {
+  const std::vector<RingSpan> spans = ring_spans(timeline);
+  if (spans.empty()) return;
+  writer.metadata(timeline.rank, ring_track, "thread_name", track_names[ring_track]);
+  for (const RingSpan& span : spans) {
+    writer.complete(timeline,
+                    ring_track,
+                    fmt::format("ring step {}", span.scope.ring_step),
+                    phase_name(span.scope.phase),
+                    span.begin_ns,
+                    span.end_ns,
+                    scope_args(span.scope));
+  }
+}
+
 int64_t earliest_ns(std::span<const RankTimeline> timelines) {
   int64_t earliest = INT64_MAX;
   for (const RankTimeline& timeline : timelines) {
@@ -163,18 +212,23 @@ std::string chrome_trace(std::span<const RankTimeline> timelines,
     const RankTimeline& timeline = timelines[i];
     const Coordinates& c = timeline.coordinates;
     writer.start_rank();
-    writer.metadata(
-        timeline.rank,
-        0,
-        "process_name",
-        fmt::format(
-            "rank {} (tp {} pp {} dp {}) on {}", timeline.rank, c.tp, c.pp, c.dp, timeline.host));
-    for (int track = 0; track < n_tracks; ++track) {
+    writer.metadata(timeline.rank,
+                    0,
+                    "process_name",
+                    fmt::format("rank {} (tp {} pp {} cp {} dp {}) on {}",
+                                timeline.rank,
+                                c.tp,
+                                c.pp,
+                                c.cp,
+                                c.dp,
+                                timeline.host));
+    for (int track = 0; track < ring_track; ++track) {
       writer.metadata(timeline.rank, track, "thread_name", track_names[track]);
     }
     add_steps(writer, timeline);
     add_ops(writer, timeline);
     add_comms(writer, timeline, matched.timings[i]);
+    add_ring(writer, timeline);
   }
   return std::move(writer).finish(simulated);
 }

@@ -76,6 +76,8 @@ class Reader {
       split +=
           fmt::format("{}{} {}", split.empty() ? "" : " ", axis, parallel.get_int(axis, 1, any));
     run.texts.emplace_back("split", split);
+    for (const char* key : {"cp_placement", "expert_exchange", "tp_comm"})
+      if (parallel.has(key)) run.texts.emplace_back(key, text(parallel, key));
     const JsonObject options = object(root_, "options");
     for (const auto& [name, value] : options.value().items())
       run.texts.emplace_back(name, value.is_string() ? value.get<std::string>() : shown(value));

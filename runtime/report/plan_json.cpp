@@ -35,6 +35,7 @@ Json links_json(const std::optional<plan::StepLinks>& links) {
           {"gb_s", json_number(links->bytes_per_s * 1e-9)},
           {"crosses_nodes", links->crosses_nodes},
           {"all_reduces", links->all_reduces},
+          {"all_gathers", links->all_gathers},
           {"all_reduce_payload_bytes_per_layer", links->all_reduce_bytes_per_layer},
           {"all_reduce_payload_bytes", links->all_reduce_bytes},
           {"ring_wire_bytes_per_device", links->wire_bytes},
@@ -57,13 +58,18 @@ Json step_json(const plan::StepPlanned& step) {
 
 Json fit_json(const plan::Fit& fit) {
   Json json{{"tp", fit.split.tp},
+            {"cp", fit.split.cp},
+            {"dp", fit.split.dp},
             {"pp", fit.split.pp},
+            {"ep", fit.split.ep},
             {"weights_bytes", fit.weight_bytes},
             {"kv_bytes_per_token", fit.kv_bytes_per_token},
             {"free_bytes", fit.free_bytes}};
   json["users"] = Json::array();
   for (size_t i = 0; i < plan::user_contexts.size(); ++i) {
-    json["users"].push_back({{"context", plan::user_contexts[i]}, {"users", fit.users[i]}});
+    json["users"].push_back({{"context", plan::user_contexts[i]},
+                             {"kv_bytes", fit.kv_bytes[i]},
+                             {"users", fit.users[i]}});
   }
   return json;
 }
@@ -127,7 +133,12 @@ Json inputs_json(const plan::PlanReport& report) {
           {"embedding_bytes", report.embedding_bytes},
           {"cluster", in.cluster.name},
           {"device", in.cluster.device.name},
-          {"parallel", {{"tp", in.split.tp}, {"pp", in.split.pp}}},
+          {"parallel",
+           {{"tp", in.split.tp},
+            {"cp", in.split.cp},
+            {"dp", in.split.dp},
+            {"pp", in.split.pp},
+            {"ep", in.split.ep}}},
           {"batch", in.batch},
           {"context", in.context},
           {"prompt_tokens", in.prompt_tokens},

@@ -26,6 +26,14 @@ std::string milliseconds(double seconds) {
   return ms >= 0.01 || ms == 0.0 ? number(ms) : fmt::format("{:.5f}", ms);
 }
 
+std::string split_text(const plan::Split& split) {
+  std::string text = fmt::format("tp {} x pp {}", split.tp, split.pp);
+  if (split.cp > 1) text += fmt::format(" x cp {}", split.cp);
+  if (split.dp > 1) text += fmt::format(" x dp {}", split.dp);
+  if (split.ep > 1) text += fmt::format(", ep {}", split.ep);
+  return text;
+}
+
 namespace {
 
 void add_heading(Lines& out, const plan::PlanReport& report) {
@@ -39,13 +47,13 @@ void add_heading(Lines& out, const plan::PlanReport& report) {
                           dtype_name(in.formats.activation)),
               "  ");
   const MathType math = plan::math_on(device, in.formats.weights.math);
-  out.wrapped(fmt::format("{} of {} devices of {}: tp {} x pp {}, batch {}, context {}",
+  out.wrapped(fmt::format("{} of {} devices of {}: {}, batch {}{}, context {}",
                           in.split.n_devices(),
                           in.cluster.n_devices(),
                           printable(in.cluster.name),
-                          in.split.tp,
-                          in.split.pp,
+                          split_text(in.split),
                           in.batch,
+                          in.split.dp > 1 ? " a replica" : "",
                           in.context),
               "  ");
   out.wrapped(fmt::format("{}: {}, {} TB/s, {}/s dense in {}, ridge {} FLOP/byte",
@@ -66,14 +74,15 @@ void add_reads(Lines& out, const plan::PlanReport& report) {
   const OpCost& cost = report.decode.all_devices;
   const char* table = in.model.tied_embeddings ? "is read once, as the head" : "is not read";
   out.add("");
-  out.wrapped(fmt::format("a decode step reads {} of weights and {} of KV cache on all devices, {} "
-                          "per token; the embedding table ({}) {}, but for the tokens' rows",
-                          human_bytes(cost.weight_bytes),
-                          human_bytes(cost.kv_bytes),
-                          human_bytes((cost.weight_bytes + cost.kv_bytes) / in.batch),
-                          human_bytes(report.embedding_bytes),
-                          table),
-              "  ");
+  out.wrapped(
+      fmt::format("a decode step reads {} of weights and {} of KV cache on all devices, {} "
+                  "per token; the embedding table ({}) {}, but for the tokens' rows",
+                  human_bytes(cost.weight_bytes),
+                  human_bytes(cost.kv_bytes),
+                  human_bytes((cost.weight_bytes + cost.kv_bytes) / (in.batch * in.split.dp)),
+                  human_bytes(report.embedding_bytes),
+                  table),
+      "  ");
 }
 
 }  // namespace

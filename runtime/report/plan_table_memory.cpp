@@ -21,11 +21,22 @@ std::string context_text(const std::optional<int64_t>& context) {
 
 }  // namespace
 
+namespace {
+
+// Bytes of one conversation, and how many fit.
+std::string kept_text(const plan::Fit& fit, size_t i) {
+  return fmt::format("{} x {}", fit.users[i], human_bytes(fit.kv_bytes[i]));
+}
+
+}  // namespace
+
 void add_fits(Lines& out, const plan::PlanReport& report) {
   out.add("");
-  out.add("what fits, by tp at pp {}: per device, and conversations at once by their context",
-          report.inputs.split.pp);
-  out.add("    {:>4} {:>10} {:>12} {:>10} {:>8} {:>8} {:>8}",
+  out.wrapped(fmt::format("what fits, by tp of {}: per device, and conversations at once by their "
+                          "context, with the KV cache that one takes of a device",
+                          split_text(report.inputs.split)),
+              "  ");
+  out.add("    {:>4} {:>10} {:>12} {:>10} {:>17} {:>17} {:>17}",
           "tp",
           "weights",
           "KV a token",
@@ -34,15 +45,15 @@ void add_fits(Lines& out, const plan::PlanReport& report) {
           kilotokens(plan::user_contexts[1]),
           kilotokens(plan::user_contexts[2]));
   for (const plan::Fit& fit : report.fits) {
-    out.add("   {}{:>4} {:>10} {:>12} {:>10} {:>8} {:>8} {:>8}",
+    out.add("   {}{:>4} {:>10} {:>12} {:>10} {:>17} {:>17} {:>17}",
             fit.split.tp == report.inputs.split.tp ? '>' : ' ',
             fit.split.tp,
             human_bytes(fit.weight_bytes),
             human_bytes(fit.kv_bytes_per_token),
             signed_bytes(fit.free_bytes),
-            fit.users[0],
-            fit.users[1],
-            fit.users[2]);
+            kept_text(fit, 0),
+            kept_text(fit, 1),
+            kept_text(fit, 2));
   }
   std::string cards = "    cards for the weights and one conversation:";
   for (size_t i = 0; i < plan::user_contexts.size(); ++i) {

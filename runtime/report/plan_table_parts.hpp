@@ -10,6 +10,7 @@ namespace testbed::table {
 
 std::string human_flops(double flops);  // "1.23 TFLOP"
 std::string milliseconds(double seconds);
+std::string split_text(const plan::Split& split);
 
 void add_step(Lines& out, const char* name, const plan::StepPlanned& step);
 void add_fits(Lines& out, const plan::PlanReport& report);

@@ -7,7 +7,7 @@ namespace testbed::table {
 namespace {
 
 void add_op(Lines& out, const plan::OpRoofline& line) {
-  out.add("    {:<13} {:>5} {:>12} {:>9} {:>9} {:>7} {:<8} {:>9}",
+  out.add("    {:<14} {:>5} {:>12} {:>9} {:>9} {:>7} {:<8} {:>9}",
           line.op.name,
           line.op.calls,
           human_flops(static_cast<double>(line.op.cost.flops)),
@@ -21,16 +21,18 @@ void add_op(Lines& out, const plan::OpRoofline& line) {
 void add_links(Lines& out, const plan::StepLinks& links, double step_seconds) {
   if (links.all_reduces > 0) {
     out.wrapped(
-        fmt::format("    {} all-reduces, {} a layer, {} in all: a device sends {} (ring), {} ms at "
-                    "{}'s {} GB/s without latency, {} of the time above",
-                    links.all_reduces,
-                    human_bytes(links.all_reduce_bytes_per_layer),
-                    human_bytes(links.all_reduce_bytes),
-                    human_bytes(links.wire_bytes),
-                    milliseconds(links.seconds),
-                    printable(links.link),
-                    number(links.bytes_per_s * 1e-9),
-                    percent(links.seconds / step_seconds)),
+        fmt::format(
+            "    {} all-reduces{}, {} a layer, {} in all: a device sends {} (ring), {} ms at "
+            "{}'s {} GB/s without latency, {} of the time above",
+            links.all_reduces,
+            links.all_gathers > 0 ? fmt::format(" and {} all-gathers", links.all_gathers) : "",
+            human_bytes(links.all_reduce_bytes_per_layer),
+            human_bytes(links.all_reduce_bytes),
+            human_bytes(links.wire_bytes),
+            milliseconds(links.seconds),
+            printable(links.link),
+            number(links.bytes_per_s * 1e-9),
+            percent(links.seconds / step_seconds)),
         "      ");
   }
   if (links.crosses_nodes) out.add("    ! tp crosses nodes: its all-reduces go over the fabric");
@@ -53,7 +55,7 @@ void add_step(Lines& out, const char* name, const plan::StepPlanned& step) {
                           number(static_cast<double>(r.shape.n_tokens()) / r.seconds),
                           percent(r.memory_seconds / r.seconds)),
               "  ");
-  out.add("    {:<13} {:>5} {:>12} {:>9} {:>9} {:>7} {:<8} {:>9}",
+  out.add("    {:<14} {:>5} {:>12} {:>9} {:>9} {:>7} {:<8} {:>9}",
           "op",
           "calls",
           "FLOPs",
@@ -63,7 +65,7 @@ void add_step(Lines& out, const char* name, const plan::StepPlanned& step) {
           "bound by",
           "ms");
   for (const plan::OpRoofline& op : r.ops) add_op(out, op);
-  out.add("    {:<13} {:>5} {:>12} {:>9} {:>9} {:>7} {:<8} {:>9}",
+  out.add("    {:<14} {:>5} {:>12} {:>9} {:>9} {:>7} {:<8} {:>9}",
           "all",
           "",
           human_flops(static_cast<double>(r.cost.flops)),

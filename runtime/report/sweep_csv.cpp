@@ -17,7 +17,9 @@ void add_point(CsvTable& table, const Sweep& sweep, const SweepResult& result) {
   table.cell("cluster", p.cluster);
   table.cell("tp_degree", p.tp);
   table.cell("pp_degree", p.pp);
+  table.cell("cp_degree", p.cp);
   table.cell("dp_degree", p.dp);
+  table.cell("ep_degree", p.ep);
   table.cell("batch", p.batch);
   table.cell("context", p.context);
   table.cell("prompt_tokens", p.prompt_tokens);

@@ -13,7 +13,9 @@ Json place_json(const SweepPoint& p) {
   return {{"cluster", p.cluster},
           {"tp", p.tp},
           {"pp", p.pp},
+          {"cp", p.cp},
           {"dp", p.dp},
+          {"ep", p.ep},
           {"batch", p.batch},
           {"context", p.context},
           {"prompt_tokens", p.prompt_tokens}};

@@ -8,9 +8,11 @@
 namespace testbed::table {
 namespace {
 
-// "   8   1    1": tp, pp, dp
-std::string split_columns(const SweepPoint& p) {
-  return fmt::format("  {:>4} {:>3} {:>4}", p.tp, p.pp, p.dp);
+SplitColumns columns_of(const Block& block) {
+  SplitColumns columns;
+  for (const SweepResult* result : block)
+    if (result->record) columns.see(result->point);
+  return columns;
 }
 
 std::string share(double value) { return fmt::format("{:.0f}%", value * 100.0); }
@@ -21,11 +23,14 @@ const Repeated& latency(const SweepResult& result, Phase phase) {
   return phase == Phase::prefill ? timing.ttft_ms : timing.tpot_ms;
 }
 
-void add_split_line(Lines& out, const SweepResult& result, const PhaseRecord& phase) {
+void add_split_line(Lines& out,
+                    const SplitColumns& columns,
+                    const SweepResult& result,
+                    const PhaseRecord& phase) {
   const Repeated& wait = latency(result, phase.phase);
   const Shares& s = phase.shares;
   out.add("{} {:>9} {:>9} {:>10} {:>4} {:>4} {:>4} {:>4} {:>4} {:>4} {:>4}  {}",
-          split_columns(result.point),
+          columns.of(result.point),
           wait.empty() ? "n/a" : number(wait.median()),
           number(phase.step_ms.median()),
           number(result.tokens_per_s_per_device(phase.phase)),
@@ -40,10 +45,9 @@ void add_split_line(Lines& out, const SweepResult& result, const PhaseRecord& ph
 }
 
 void add_split_table(Lines& out, const Block& block, Phase which) {
-  out.add("  {:>4} {:>3} {:>4} {:>9} {:>9} {:>10} {:>4} {:>4} {:>4} {:>4} {:>4} {:>4} {:>4}  {}",
-          "tp",
-          "pp",
-          "dp",
+  const SplitColumns columns = columns_of(block);
+  out.add("{} {:>9} {:>9} {:>10} {:>4} {:>4} {:>4} {:>4} {:>4} {:>4} {:>4}  {}",
+          columns.heading(),
           which == Phase::prefill ? "TTFT ms" : "TPOT ms",
           "step ms",
           "tok/s/GPU",
@@ -56,7 +60,8 @@ void add_split_table(Lines& out, const Block& block, Phase which) {
           "ovhd",
           "bound by");
   for (const SweepResult* result : block)
-    if (const PhaseRecord* phase = result->phase(which)) add_split_line(out, *result, *phase);
+    if (const PhaseRecord* phase = result->phase(which))
+      add_split_line(out, columns, *result, *phase);
 }
 
 // The longest step of the block fills the width.
@@ -67,6 +72,7 @@ void add_chart(Lines& out, const Block& block, Phase which) {
     if (const PhaseRecord* phase = result->phase(which))
       longest_ms = std::max(longest_ms, phase->step_ms.median());
   if (longest_ms <= 0.0) return;
+  const SplitColumns columns = columns_of(block);
   out.add("");
   out.add("  {}", bar_legend);
   for (const SweepResult* result : block) {
@@ -74,7 +80,7 @@ void add_chart(Lines& out, const Block& block, Phase which) {
     if (phase == nullptr) continue;
     const double step_ms = phase->step_ms.median();
     out.add("{} {} {} ms",
-            split_columns(result->point),
+            columns.of(result->point),
             step_bar(phase->shares, most_columns * step_ms / longest_ms),
             number(step_ms));
   }
@@ -84,10 +90,13 @@ std::string factor(const std::optional<double>& speedup) {
   return speedup ? fmt::format("{:.2f} \u00d7", *speedup) : "n/a";
 }
 
-void add_what_if_line(Lines& out, const SweepResult& result, const PhaseRecord& phase) {
+void add_what_if_line(Lines& out,
+                      const SplitColumns& columns,
+                      const SweepResult& result,
+                      const PhaseRecord& phase) {
   const CollectiveRecord* all_reduce = costliest_all_reduce(phase);
-  out.add("{}  {:<16} {:>9} {:>7} {:>11} {:>11} {:>11} {:>11}",
-          split_columns(result.point),
+  out.add("{}  {:<13} {:>9} {:>7} {:>11} {:>11} {:>11} {:>11}",
+          columns.of(result.point),
           all_reduce != nullptr ? printable(all_reduce->algorithm) : "-",
           all_reduce != nullptr ? number(all_reduce->wire_us.median) : "-",
           all_reduce != nullptr ? fmt::format("{:.4g}", all_reduces_per_step(phase)) : "-",
@@ -102,11 +111,10 @@ void add_what_if_table(Lines& out, const Block& block, Phase which) {
   if (std::all_of(
           block.begin(), block.end(), [](const auto* r) { return r->what_if_steps.empty(); }))
     return;
+  const SplitColumns columns = columns_of(block);
   out.add("");
-  out.add("  {:>4} {:>3} {:>4}  {:<16} {:>9} {:>7} {:>11} {:>11} {:>11} {:>11}",
-          "tp",
-          "pp",
-          "dp",
+  out.add("{}  {:<13} {:>9} {:>7} {:>11} {:>11} {:>11} {:>11}",
+          columns.heading(),
           "tp all-reduce",
           "us",
           "a step",
@@ -115,14 +123,11 @@ void add_what_if_table(Lines& out, const Block& block, Phase which) {
           "memory free",
           "no waiting");
   for (const SweepResult* result : block)
-    if (const PhaseRecord* phase = result->phase(which)) add_what_if_line(out, *result, *phase);
+    if (const PhaseRecord* phase = result->phase(which))
+      add_what_if_line(out, columns, *result, *phase);
 }
 
 }  // namespace
-
-std::string split_name(const SweepPoint& p) {
-  return fmt::format("tp {} x pp {} x dp {}", p.tp, p.pp, p.dp);
-}
 
 std::string workload_name(const SweepPoint& p) {
   return fmt::format("batch {}, context {}, prompt {}", p.batch, p.context, p.prompt_tokens);

@@ -16,14 +16,15 @@ std::string verdict(const Crossover& c) {
 }
 
 std::string reason(const Crossover& c) {
-  std::string text =
-      fmt::format("{}, {}, {}: at tp {} links take {} ms a step and weights + KV {} ms",
-                  printable(c.series.cluster),
-                  workload_name(c.series),
-                  phase_name(c.phase),
-                  *c.tp,
-                  number(c.now.interconnect_ms),
-                  number(c.now.memory_ms));
+  SweepPoint at = c.series;
+  at.tp = *c.tp;
+  std::string text = fmt::format("{}, {}, {}: at {} links take {} ms a step and weights + KV {} ms",
+                                 printable(c.series.cluster),
+                                 workload_name(c.series),
+                                 phase_name(c.phase),
+                                 split_name(at),
+                                 number(c.now.interconnect_ms),
+                                 number(c.now.memory_ms));
   if (c.without_latency)
     text += fmt::format("; with zero latency {} and {} ms, so {} is the cause",
                         number(c.without_latency->interconnect_ms),
@@ -33,26 +34,46 @@ std::string reason(const Crossover& c) {
   return text;
 }
 
-void add_offer(Lines& out, const SweepPoint& p, const Offer& offer, const char* mark) {
-  out.add("  {:>4} {:>3} {:>4} {:>10} {:>12}  {}",
-          p.tp,
-          p.pp,
-          p.dp,
-          number(offer.tpot_ms),
-          number(offer.tokens_per_s_per_device),
-          mark);
+void add_front(Lines& out, const Sweep& sweep, const BestSplit& split) {
+  SplitColumns columns;
+  for (const Offer& offer : split.pareto) columns.see(sweep.results[offer.result].point);
+  out.add("  Pareto front: no split has both a lower TPOT and more decode tokens/s per GPU");
+  out.add("{} {:>10} {:>12}", columns.heading(), "TPOT ms", "tok/s/GPU");
+  for (const Offer& offer : split.pareto)
+    out.add("{} {:>10} {:>12}  {}",
+            columns.of(sweep.results[offer.result].point),
+            number(offer.tpot_ms),
+            number(offer.tokens_per_s_per_device),
+            offer.result == split.best.result ? "best" : "");
+}
+
+}  // namespace
+
+namespace {
+
+// Cluster, pp and dp of a series, and if any has them above 1 cp and ep.
+template <typename Cell>
+std::string series_columns(bool all_axes,
+                           std::string_view cluster,
+                           const Cell& pp,
+                           const Cell& cp,
+                           const Cell& dp,
+                           const Cell& ep) {
+  return all_axes ? fmt::format("  {:<13} {:>2} {:>2} {:>3} {:>3}", cluster, pp, cp, dp, ep)
+                  : fmt::format("  {:<18} {:>3} {:>4}", cluster, pp, dp);
 }
 
 }  // namespace
 
 void add_crossovers(Lines& out, const Sweep& sweep) {
+  SplitColumns columns;
+  for (const Crossover& c : sweep.crossovers) columns.see(c.series);
+  const bool all_axes = columns.all_axes();
   out.add("");
   out.add(
       "Crossover: from which tp the links take longer than weights + KV, and than compute, too");
-  out.add("  {:<18} {:>3} {:>4} {:>6} {:>8} {:>7}  {:<8} {:<26} {}",
-          "cluster",
-          "pp",
-          "dp",
+  out.add("{} {:>6} {:>8} {:>7}  {:<8} {:<26} {}",
+          series_columns(all_axes, "cluster", "pp", "cp", "dp", "ep"),
           "batch",
           "context",
           "prompt",
@@ -60,10 +81,13 @@ void add_crossovers(Lines& out, const Sweep& sweep) {
           "weights + KV",
           "+ compute");
   for (const Crossover& c : sweep.crossovers)
-    out.add("  {:<18} {:>3} {:>4} {:>6} {:>8} {:>7}  {:<8} {:<26} {}",
-            printable(c.series.cluster),
-            c.series.pp,
-            c.series.dp,
+    out.add("{} {:>6} {:>8} {:>7}  {:<8} {:<26} {}",
+            series_columns(all_axes,
+                           printable(c.series.cluster),
+                           c.series.pp,
+                           c.series.cp,
+                           c.series.dp,
+                           c.series.ep),
             c.series.batch,
             c.series.context,
             c.series.prompt_tokens,
@@ -86,13 +110,7 @@ void add_best(Lines& out, const Sweep& sweep) {
                             split_name(best),
                             objective),
                 "  ");
-    out.add("  Pareto front: no split has both a lower TPOT and more decode tokens/s per GPU");
-    out.add("  {:>4} {:>3} {:>4} {:>10} {:>12}", "tp", "pp", "dp", "TPOT ms", "tok/s/GPU");
-    for (const Offer& offer : split.pareto)
-      add_offer(out,
-                sweep.results[offer.result].point,
-                offer,
-                offer.result == split.best.result ? "best" : "");
+    add_front(out, sweep, split);
   }
 }
 

@@ -26,14 +26,13 @@ std::vector<Block> blocks_of(const Sweep& sweep) {
 void add_remarks(Lines& out, const Block& block) {
   for (const SweepResult* result : block)
     if (result->refused)
-      out.wrapped(fmt::format("  - {} does not run: {}",
-                              table::split_name(result->point),
-                              printable(*result->refused)),
-                  "    ");
+      out.wrapped(
+          fmt::format(
+              "  - {} does not run: {}", split_name(result->point), printable(*result->refused)),
+          "    ");
   for (const SweepResult* result : block)
     for (const std::string& warning : result->warnings)
-      out.wrapped(fmt::format("  ! {}: {}", table::split_name(result->point), printable(warning)),
-                  "    ");
+      out.wrapped(fmt::format("  ! {}: {}", split_name(result->point), printable(warning)), "    ");
 }
 
 void add_block(Lines& out, const Sweep& sweep, const Block& block) {

@@ -19,7 +19,9 @@ void add_heading(Lines& out, const RunRecord& record) {
   const RunDescription& run = record.run;
   const ParallelRecord& p = run.parallel;
   std::string split = fmt::format("tp {} x pp {} x dp {}", p.tp, p.pp, p.dp);
-  if (p.cp > 1 || p.ep > 1) split += fmt::format(" x cp {} (ep {})", p.cp, p.ep);
+  if (p.cp > 1) split += fmt::format(" x cp {} ({})", p.cp, p.cp_placement);
+  if (p.ep > 1) split += fmt::format(", experts over {} ({})", p.ep, p.expert_exchange);
+  if (p.tp > 1 && p.tp_comm != "all-reduce") split += fmt::format(", {} over tp", p.tp_comm);
   out.wrapped(fmt::format("{}{}, {} layers, {} weights, {} compute",
                           run.simulated ? "SIMULATED: " : "",
                           printable(run.model),
@@ -51,6 +53,9 @@ void add_checks(Lines& out, const ChecksRecord& checks) {
                         one.tp,
                         one.pp,
                         one.virtual_stages > 1 ? fmt::format(" x {}", one.virtual_stages) : "");
+    if (one.cp > 1) line.insert(line.find(", against"), fmt::format(" x cp {}", one.cp));
+    if (one.ep > 1) line.insert(line.find(", against"), fmt::format(", experts over {}", one.ep));
+    if (!one.compute_dtype.empty()) line += fmt::format(" in {}", one.compute_dtype);
     if (one.max_abs_diff) line += fmt::format(": largest difference {:.2g}", *one.max_abs_diff);
     if (one.tolerance) line += fmt::format(" of {:.2g} that rounding explains", *one.tolerance);
     if (one.first_difference) line += ", DIFFERS FIRST at " + printable(*one.first_difference);

@@ -36,5 +36,8 @@ class Lines {
 };
 
 void add_phase(Lines& out, const PhaseRecord& phase);
+// Nothing if no ring ran; if the model has no experts.
+void add_ring(Lines& out, const PhaseRecord& phase);
+void add_experts(Lines& out, const PhaseRecord& phase);
 
 }  // namespace testbed::table

@@ -114,23 +114,41 @@ std::string byte_range(const std::vector<LayerRecord>& layers, Figure&& figure) 
                      : fmt::format("{} to {}", human_bytes(low), human_bytes(high));
 }
 
+// What the layers exchange: all-reduces, or what stands in their place (--tp-comm).
+std::string exchange_per_layer(const std::vector<LayerRecord>& layers) {
+  const auto occurs = [&](int64_t LayerRecord::*bytes) {
+    return std::any_of(
+        layers.begin(), layers.end(), [&](const LayerRecord& layer) { return layer.*bytes > 0; });
+  };
+  const auto range = [&](int64_t LayerRecord::*bytes) {
+    return byte_range(layers, [&](const LayerRecord& layer) { return layer.*bytes; });
+  };
+  std::vector<std::string> parts;
+  if (occurs(&LayerRecord::all_reduce_payload_bytes)) {
+    parts.push_back(fmt::format("all-reduce per layer: payload {}, {} sent per device",
+                                range(&LayerRecord::all_reduce_payload_bytes),
+                                range(&LayerRecord::all_reduce_wire_bytes)));
+  }
+  if (occurs(&LayerRecord::reduce_scatter_payload_bytes)) {
+    parts.push_back(fmt::format("reduce-scatter per layer: payload {}, all-gather {}",
+                                range(&LayerRecord::reduce_scatter_payload_bytes),
+                                range(&LayerRecord::all_gather_payload_bytes)));
+  }
+  return fmt::format("{}", fmt::join(parts, "; "));
+}
+
 void add_layers(Lines& out, const PhaseRecord& phase) {
-  const auto payload = [](const LayerRecord& l) { return l.all_reduce_payload_bytes; };
-  const auto wire = [](const LayerRecord& l) { return l.all_reduce_wire_bytes; };
+  const std::string exchange = exchange_per_layer(phase.layers);
+  if (exchange.empty()) return;
   double wait_ms = 0.0;
   double wire_ms = 0.0;
-  int64_t n_bytes = 0;
   for (const LayerRecord& layer : phase.layers) {
     wait_ms += layer.wait_ms;
     wire_ms += layer.wire_ms;
-    n_bytes += payload(layer);
   }
-  if (n_bytes == 0) return;
   const auto n_layers = static_cast<double>(phase.layers.size());
-  out.wrapped(fmt::format("    all-reduce per layer: payload {}, {} sent per device; wait {} us, "
-                          "wire {} us a step (mean of {} layers)",
-                          byte_range(phase.layers, payload),
-                          byte_range(phase.layers, wire),
+  out.wrapped(fmt::format("    {}; wait {} us, wire {} us a step (mean of {} layers)",
+                          exchange,
                           number(wait_ms / n_layers * 1e3),
                           number(wire_ms / n_layers * 1e3),
                           phase.layers.size()),
@@ -242,6 +260,8 @@ void add_phase(Lines& out, const PhaseRecord& phase) {
   add_layers(out, phase);
   add_collectives(out, phase);
   add_pipeline(out, phase);
+  add_ring(out, phase);
+  add_experts(out, phase);
 }
 
 }  // namespace testbed::table

@@ -1,4 +1,8 @@
 testbed_unit_test(statistics_test testbed_measure)
 testbed_unit_test(bubble_test testbed_measure)
 testbed_unit_test(analysis_test testbed_measure)
+testbed_unit_test(analysis_collectives_test testbed_measure)
+testbed_unit_test(analysis_experts_test testbed_measure)
+testbed_unit_test(analysis_ring_test testbed_measure)
 testbed_unit_test(report_test testbed_report)
+testbed_unit_test(report_parallel_test testbed_report)
