@@ -13,6 +13,7 @@ import csv
 import itertools
 import math
 import os
+import re
 import sys
 from collections import defaultdict
 
@@ -288,6 +289,15 @@ def timing_toml(timing, errors):
     return "\n".join(lines) + "\n"
 
 
+EXPERTS_SOURCE = r"; experts: [^\"]*"
+
+
+def expert_part(text):
+    """What calibrate_experts.py wrote into a link's TOML: its part of the source, and its tables."""
+    source = re.search(EXPERTS_SOURCE, text)
+    return source[0] if source else "", "".join(re.findall(r'^"(?:dispatch|combine)/[^"]*" = \[\n(?:  .*\n)*\]\n', text, re.MULTILINE))
+
+
 def main():
     here = os.path.dirname(os.path.abspath(__file__))
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -308,9 +318,11 @@ def main():
             continue
         path = os.path.join(here, "..", "configs", "links", f"{link}.toml")
         with open(path) as file:
-            head = file.read().split("[timing]")[0]
+            text = file.read()
+        source, lines = expert_part(text)
         with open(path, "w") as file:
-            file.write(head + toml)
+            file.write(text.split("[timing]")[0] + re.sub(r'^(source = ".*)"$', lambda m: m[1] + source + '"', toml,
+                                                          flags=re.MULTILINE) + lines)
     return 0
 
 

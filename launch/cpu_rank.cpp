@@ -132,6 +132,8 @@ CpuRank::CpuRank(MpiWorld& world,
     throw ConfigError(*reason + " (more ranks, --layers, or a smaller batch or context would fit)");
   }
   tp_ = world.make_group(mesh.group(world.rank(), Axis::tp), Axis::tp);
+  cp_ = world.make_group(mesh.group(world.rank(), Axis::cp), Axis::cp);
+  ep_ = world.make_group(mesh.group(world.rank(), Axis::ep), Axis::ep);
   pp_ = world.make_group(mesh.group(world.rank(), Axis::pp), Axis::pp);
   pp_tokens_ = world.make_group(mesh.group(world.rank(), Axis::pp), Axis::pp);
   tp_->set_before_all_reduce(delays_of(config.inject, world.rank(), process.may_spin()));
@@ -148,7 +150,7 @@ CpuRank::CpuRank(MpiWorld& world,
                   .rank = world.rank(),
                   .device = *device_,
                   .make_device = make_device,
-                  .groups = {*tp_, *pp_, *pp_tokens_},
+                  .groups = {*tp_, *cp_, *ep_, *pp_, *pp_tokens_},
                   .control = control,
                   .machine = machine_info(world, process, config.compute_dtype),
                   .planned = planned,
@@ -158,6 +160,8 @@ CpuRank::CpuRank(MpiWorld& world,
                         return ClockEstimate{offset.offset_ns, offset.error_ns};
                       },
                   .transports = {{Axis::tp, std::string(tp_->transport())},
+                                 {Axis::cp, std::string(cp_->transport())},
+                                 {Axis::ep, std::string(ep_->transport())},
                                  {Axis::pp, std::string(pp_->transport())}}});
 }
 

@@ -62,6 +62,8 @@ class CpuRank {
  private:
   std::unique_ptr<ControlChannel> control_;
   std::unique_ptr<Communicator> tp_;
+  std::unique_ptr<Communicator> cp_;
+  std::unique_ptr<Communicator> ep_;
   std::unique_ptr<Communicator> pp_;
   std::unique_ptr<Communicator> pp_tokens_;
   std::unique_ptr<Device> device_;

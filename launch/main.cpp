@@ -21,7 +21,8 @@ MpiOptions mpi_options(std::span<const std::string> args) {
   try {
     const auto parsed = parse_command_line(args);
     const auto* config = std::get_if<RunConfig>(&parsed);
-    return {.receiver_fetches = config != nullptr && config->parallel.pp > 1};
+    return {.receiver_fetches =
+                config != nullptr && (config->parallel.pp > 1 || config->parallel.cp > 1)};
   } catch (const ConfigError&) {
     return {};
   }

@@ -19,6 +19,10 @@ class SafetensorsWriter {
     const auto n = static_cast<int64_t>(ids.size());
     add(name, "I32", {n}, ids.data(), ids.size() * sizeof(int32_t));
   }
+  void add(const std::string& name, const std::vector<int32_t>& rows, int64_t n_columns) {
+    const auto n_rows = static_cast<int64_t>(rows.size()) / n_columns;
+    add(name, "I32", {n_rows, n_columns}, rows.data(), rows.size() * sizeof(int32_t));
+  }
   void add(const std::string& name, const std::vector<float>& rows, int64_t n_columns) {
     const auto n_rows = static_cast<int64_t>(rows.size()) / n_columns;
     add(name, "F32", {n_rows, n_columns}, rows.data(), rows.size() * sizeof(float));
@@ -66,17 +70,59 @@ std::vector<CapturedRow> gather_rows(ControlChannel& control,
   return all;
 }
 
+// [request, layer][position] -> ids.
+using RouteTable = std::map<std::pair<int32_t, int32_t>, std::map<int64_t, std::vector<int32_t>>>;
+
+RouteTable gather_routes(ControlChannel& control, const std::vector<CapturedRoute>& routes) {
+  ByteWriter out;
+  for (const CapturedRoute& route : routes) {
+    out.put(route.request);
+    out.put(route.layer);
+    out.put(route.position);
+    out.put(route.ids);
+  }
+  RouteTable table;
+  for (const Bytes& bytes : control.gather(out.take(), 0)) {
+    ByteReader in(bytes);
+    while (!in.at_end()) {
+      CapturedRoute route;
+      in.get(route.request);
+      in.get(route.layer);
+      in.get(route.position);
+      in.get(route.ids);
+      table[{route.request, route.layer}][route.position] = std::move(route.ids);
+    }
+  }
+  return table;
+}
+
+void add_routes(const RouteTable& table,
+                int32_t request,
+                const std::string& name,
+                SafetensorsWriter& writer) {
+  for (auto it = table.lower_bound({request, 0}); it != table.end() && it->first.first == request;
+       ++it) {
+    std::vector<int32_t> ids;
+    for (const auto& [position, chosen] : it->second) {
+      ids.insert(ids.end(), chosen.begin(), chosen.end());
+    }
+    const auto top_k = static_cast<int64_t>(it->second.begin()->second.size());
+    writer.add(fmt::format("{}layer{}.router_ids", name, it->first.second), ids, top_k);
+  }
+}
+
 }  // namespace
 
 void write_logits(ControlChannel& control,
                   const std::string& path,
                   const std::vector<Request>& requests,
-                  const std::vector<CapturedRow>& rows,
+                  const CapturedRun& captured,
                   int64_t vocab_size) {
   std::map<std::pair<int32_t, int64_t>, CapturedRow> by_position;
-  for (CapturedRow& row : gather_rows(control, rows)) {
+  for (CapturedRow& row : gather_rows(control, captured.rows)) {
     by_position[{row.row.request, row.row.position}] = std::move(row);
   }
+  const RouteTable routes = gather_routes(control, captured.routes);
   if (control.rank() != 0) return;
   SafetensorsWriter writer;
   for (const Request& request : requests) {
@@ -100,6 +146,7 @@ void write_logits(ControlChannel& control,
     writer.add(name + "prompt_logits", prompt, vocab_size);
     writer.add(name + "greedy_ids", greedy_ids);
     writer.add(name + "greedy_logits", greedy, vocab_size);
+    add_routes(routes, request.index, name, writer);
   }
   write_file(path, writer.take());
 }

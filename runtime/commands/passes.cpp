@@ -1,6 +1,10 @@
 #include "runtime/commands/passes.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <optional>
+#include <string>
 
 #include "kernels/base/byte_stream.hpp"
 
@@ -128,7 +132,42 @@ int breakdown_repeats(const RankContext& context, const Session& session) {
       std::clamp<int64_t>(most_events / per_repeat, 1, std::min(3, context.config.repeats)));
 }
 
+// --deterministic: two generations, and ranks that hold the same rows, agree in every bit of the
+// residual stream.
+void require_same_bits(const RankContext& context, Session& session) {
+  const ResidualHash first = session.generate_fingerprint();
+  const ResidualHash second = session.generate_fingerprint();
+  std::optional<std::string> error;
+  if (!(first == second)) error = "--deterministic: two generations differ in their bits";
+  ByteWriter mine;
+  mine.put(first);
+  std::vector<ResidualHash> all;
+  for (const Bytes& bytes : context.control.all_gather(mine.take())) {
+    ByteReader(bytes).get(all.emplace_back());
+  }
+  if (!error) error = why_bits_differ(context.mesh, all);
+  context.control.agree(error);
+}
+
 }  // namespace
+
+std::optional<std::string> why_bits_differ(const Mesh& mesh,
+                                           const std::vector<ResidualHash>& hashes) {
+  for (int rank = 0; rank < mesh.world_size(); ++rank) {
+    const ResidualHash& mine = hashes[static_cast<size_t>(rank)];
+    const int tp = mesh.group(rank, Axis::tp).front();
+    const int cp = mesh.group(tp, Axis::cp).front();
+    const bool as_tp = mine.of_tp == hashes[static_cast<size_t>(tp)].of_tp;
+    const bool as_cp = mine.of_tp_and_cp == hashes[static_cast<size_t>(cp)].of_tp_and_cp;
+    if (as_tp && as_cp) continue;
+    return fmt::format(
+        "--deterministic: rank {} differs in its bits from rank {}, which holds the "
+        "same rows",
+        rank,
+        as_tp ? cp : tp);
+  }
+  return std::nullopt;
+}
 
 PassResults run_passes(const RankContext& context,
                        Session& session,
@@ -139,9 +178,13 @@ PassResults run_passes(const RankContext& context,
     passes.breakdown(1, /*timed=*/true);
     return passes.finish();
   }
+  // Values beyond the range are looked for where nothing is timed; all generations are alike.
+  session.set_check_finite(true);
   for (int w = 0; w < context.config.warmup; ++w) {
     passes.generation(w == 0 ? stream : nullptr, /*timed=*/false);
   }
+  session.set_check_finite(false);
+  if (context.config.deterministic) require_same_bits(context, session);
   passes.sample_peak();
   passes.forget_samples();  // the first finds the buffer cold
   passes.sample_peak();
@@ -150,7 +193,12 @@ PassResults run_passes(const RankContext& context,
     passes.sample_peak();
   }
   passes.breakdown(breakdown_repeats(context, session), /*timed=*/false);
-  return passes.finish();
+  PassResults results = passes.finish();
+  const bool differs = context.config.deterministic && !results.repeats_agree;
+  context.control.agree(
+      differs ? std::optional<std::string>("--deterministic: repeats generated different tokens")
+              : std::nullopt);
+  return results;
 }
 
 }  // namespace testbed

@@ -3,6 +3,7 @@
 // hits both alike.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,11 @@ struct PassResults {
   GenerationResult last;                        // of this replica, on its scheduling rank
   bool repeats_agree = true;                    // every repeat gave the same ids; on rank 0
 };
+
+// The first rank whose residual stream is not, in every bit, that of a rank which holds the same
+// rows: those of its tp group, and when decoding of its cp group. hashes: [world_size].
+std::optional<std::string> why_bits_differ(const Mesh& mesh,
+                                           const std::vector<ResidualHash>& hashes);
 
 // All ranks call it. stream: called on rank 0 for the tokens of its first generation.
 PassResults run_passes(const RankContext& context,

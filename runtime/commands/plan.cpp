@@ -27,7 +27,12 @@ plan::PlanInputs inputs_of(const PlanConfig& config) {
     in.cluster.device = read_device(*config.device);
     in.cluster.name += " with " + in.cluster.device.name;
   }
-  in.split = {.tp = config.parallel.tp, .pp = config.parallel.pp};
+  const ParallelConfig& parallel = config.parallel;
+  in.split = {.tp = parallel.tp,
+              .pp = parallel.pp,
+              .cp = parallel.cp,
+              .ep = parallel.ep,
+              .dp = parallel.dp.value_or(1)};
   in.batch = config.batch;
   in.context = config.context;
   in.prompt_tokens = config.prompt_tokens;

@@ -7,13 +7,28 @@
 
 namespace testbed {
 
+bool exchanges_tokens(const ParallelConfig& parallel, const Mesh& mesh) {
+  if (mesh.ep == 1) return false;
+  if (parallel.expert_exchange != ExpertExchange::automatic) {
+    return parallel.expert_exchange == ExpertExchange::all_to_all;
+  }
+  return mesh.ep != mesh.tp;
+}
+
 ShardPosition shard_position(const RunConfig& config, const Mesh& mesh, int rank) {
   const Coordinates c = mesh.coordinates(rank);
+  const ParallelConfig& parallel = config.parallel;
   return {.tp = mesh.tp,
           .tp_rank = c.tp,
+          .cp = mesh.cp,
+          .cp_rank = c.cp,
+          .ep = mesh.ep,
+          .ep_rank = mesh.ep_rank(rank),
+          .tp_comm = parallel.tp_comm,
+          .experts_all_to_all = exchanges_tokens(parallel, mesh),
           .n_stages = mesh.pp,
           .stage = c.pp,
-          .n_virtual_stages = config.parallel.virtual_stages};
+          .n_virtual_stages = parallel.virtual_stages};
 }
 
 ResidentWeights resident_weights(const RunConfig& config) {
@@ -37,13 +52,71 @@ SchedulerOptions scheduler_options(const RunConfig& config,
   SchedulerOptions options{.kv_groups = kv_groups(model),
                            .block_size = config.kv_block_size,
                            .n_microbatches = config.parallel.microbatches.value_or(mesh.pp),
-                           .stop_ids = {}};
+                           .stop_ids = {},
+                           .cp = mesh.cp,
+                           .cp_placement = config.parallel.cp_placement};
+  options.max_step_tokens = config.max_step_tokens.value_or(options.max_step_tokens * mesh.cp);
   options.run_ahead = mesh.pp > 1;
   if (!config.sampling.ignore_eos && !config.workload.is_synthetic()) {
     options.stop_ids = model.eos_ids;
   }
   return options;
 }
+
+SchedulerOptions scheduler_options(const RunConfig& config,
+                                   const ModelConfig& model,
+                                   const Mesh& mesh,
+                                   const std::vector<Request>& requests) {
+  SchedulerOptions options = scheduler_options(config, model, mesh);
+  options.pool_blocks = blocks_for(requests, options);
+  return options;
+}
+
+namespace {
+
+// The cache's bytes: what a token costs in the layers held here, and the pools.
+void add_cache(const ModelConfig& model,
+               const ShardPosition& position,
+               const SchedulerOptions& scheduler,
+               DType compute,
+               MemoryRecord& mine) {
+  for (const int64_t layer : layers_of_rank(model, position)) {
+    const LayerShape shape = model.layer(layer);
+    if (shape.kv_layer != layer) continue;
+    const int64_t token_bytes = dtype_bytes(
+        compute, cached_on_rank(model, layer, position.tp, position.tp_rank).elements());
+    mine.kv_bytes_per_token += token_bytes;
+    for (size_t g = 0; g < scheduler.kv_groups.size(); ++g) {
+      if (scheduler.kv_groups[g].window != shape.window) continue;
+      mine.kv_pool_bytes += scheduler.pool_blocks[g] * scheduler.block_size * token_bytes;
+    }
+  }
+}
+
+// Rows are dealt out by blocks: a rank may have up to a block of each request more than its share,
+// and decodes them all.
+int64_t rows_of_rank(int64_t n_rows, int64_t n_requests, const SchedulerOptions& scheduler) {
+  if (scheduler.cp == 1) return std::max(n_rows, n_requests);
+  const int64_t share = (n_rows + scheduler.cp - 1) / scheduler.cp;
+  return std::max(std::min(n_rows, share + n_requests * scheduler.block_size), n_requests);
+}
+
+// What the rows of one step look back on: the prompt in progress, prompts that begin in the step,
+// and what was cached before either.
+int64_t context_tokens(const std::vector<Request>& requests, int64_t max_step_tokens) {
+  int64_t cached = 0;
+  int64_t prompts = 0;
+  int64_t longest = 0;
+  for (const Request& request : requests) {
+    const auto n = static_cast<int64_t>(request.prompt_ids.size());
+    cached += request.cached_tokens;
+    prompts += n;
+    longest = std::max(longest, n);
+  }
+  return cached + std::min(prompts, longest + max_step_tokens);
+}
+
+}  // namespace
 
 MemoryRecord planned_memory(const RunConfig& config,
                             const RunInputs& inputs,
@@ -52,34 +125,24 @@ MemoryRecord planned_memory(const RunConfig& config,
   const ModelConfig& model = inputs.model;
   const std::vector<Request> requests =
       requests_of(inputs.workload, mesh, mesh.coordinates(rank).dp);
-  const SchedulerOptions scheduler = scheduler_options(config, model, mesh);
+  const SchedulerOptions scheduler = scheduler_options(config, model, mesh, requests);
   const ShardPosition position = shard_position(config, mesh, rank);
   const DType compute = config.compute_dtype;
-  const HeadShard heads = heads_of_rank(model, position);
-  const std::vector<int64_t> blocks = blocks_for(requests, scheduler);
   MemoryRecord mine{.rank = rank};
   mine.weights_bytes =
       planned_weights_bytes(*inputs.source, model, position, resident_weights(config), compute);
-  const int64_t layer_token = 2 * dtype_bytes(compute, heads.kv_heads.size() * model.head_dim);
-  for (const int64_t layer : layers_of_rank(model, position)) {
-    mine.kv_bytes_per_token += layer_token;
-    for (size_t g = 0; g < blocks.size(); ++g) {
-      if (scheduler.kv_groups[g].window != model.layer_windows[static_cast<size_t>(layer)])
-        continue;
-      mine.kv_pool_bytes += blocks[g] * scheduler.block_size * layer_token;
-    }
-  }
+  add_cache(model, position, scheduler, compute, mine);
   int64_t n_rows = 0;
   for (const Request& request : requests) n_rows += static_cast<int64_t>(request.prompt_ids.size());
   n_rows = std::min(n_rows, scheduler.max_step_tokens);
-  mine.workspace_bytes = workspace_bytes(
-      {.n_tokens = std::max(n_rows, static_cast<int64_t>(requests.size())),
+  mine.workspace_bytes = planned_workspace(
+      model,
+      position,
+      {.n_rows = rows_of_rank(n_rows, static_cast<int64_t>(requests.size()), scheduler),
        .n_logits_rows = config.output.logits ? n_rows : static_cast<int64_t>(requests.size()),
-       .d_model = model.d_model,
-       .d_ff_local = (model.d_ff + position.tp - 1) / position.tp,
-       .heads_local = (heads.heads.size() + heads.kv_heads.size()) * model.head_dim,
-       .vocab_size = model.vocab_size,
-       .element_bytes = dtype_bytes(compute, 1)});
+       .context_tokens = context_tokens(requests, scheduler.max_step_tokens),
+       .block_size = scheduler.block_size},
+      compute);
   return mine;
 }
 

@@ -9,6 +9,8 @@
 
 namespace testbed {
 
+// Whether experts are reached by all-to-all; else tokens stay where they are.
+bool exchanges_tokens(const ParallelConfig& parallel, const Mesh& mesh);
 ShardPosition shard_position(const RunConfig& config, const Mesh& mesh, int rank);
 ResidentWeights resident_weights(const RunConfig& config);
 // Elements of a quantisation block along the columns of the layers' matrices; 1 if none is
@@ -20,6 +22,11 @@ int64_t weight_block(const WeightSource& source);
 SchedulerOptions scheduler_options(const RunConfig& config,
                                    const ModelConfig& model,
                                    const Mesh& mesh);
+// The same for these requests, with pools as large as they need.
+SchedulerOptions scheduler_options(const RunConfig& config,
+                                   const ModelConfig& model,
+                                   const Mesh& mesh,
+                                   const std::vector<Request>& requests);
 
 // What the rank will hold, from shapes; capacity_bytes is left to the caller.
 MemoryRecord planned_memory(const RunConfig& config,

@@ -67,6 +67,13 @@ std::vector<std::string> labels_of(const RankContext& context,
     labels.push_back(fmt::format(
         "injected: delay of {} us on rank {}, every {}", delay.delay_us, delay.rank, delay.every));
   }
+  if (run.deterministic) {
+    labels.push_back(
+        context.virtual_time
+            ? "deterministic: collectives that sum in a fixed order"
+            : "deterministic: sums in rank order; two generations and all ranks of each "
+              "tp group agreed in every bit");
+  }
   if (!passes.repeats_agree) labels.push_back("repeats generated different tokens");
   return labels;
 }
@@ -109,6 +116,27 @@ std::vector<RequestRecord> request_records(const Workload& workload, const PassR
   return records;
 }
 
+ExpertsDescription experts_of_model(const ModelConfig& model) {
+  if (!model.moe) return {};
+  return {.n_experts = model.moe->n_experts, .top_k = model.moe->routing.top_k};
+}
+
+// What a way of sharding was; "none" where there was nothing to share.
+std::string placement_name(const RankContext& context) {
+  if (context.mesh.cp == 1) return "none";
+  return std::string(cp_placement_name(context.config.parallel.cp_placement));
+}
+
+std::string tp_comm_name(const RankContext& context) {
+  if (context.mesh.tp == 1) return "none";
+  return std::string(tp_comm_name(context.config.parallel.tp_comm));
+}
+
+std::string exchange_name(const RankContext& context) {
+  if (context.mesh.ep == 1) return "none";
+  return exchanges_tokens(context.config.parallel, context.mesh) ? "all-to-all" : "all-reduce";
+}
+
 RunDescription describe(const RankContext& context,
                         const Session& session,
                         const PassResults& passes) {
@@ -124,9 +152,13 @@ RunDescription describe(const RankContext& context,
                        .pp = context.mesh.pp,
                        .cp = context.mesh.cp,
                        .dp = context.mesh.dp,
-                       .ep = run.parallel.ep,
+                       .ep = context.mesh.ep,
                        .microbatches = run.parallel.microbatches.value_or(context.mesh.pp),
-                       .virtual_stages = run.parallel.virtual_stages},
+                       .virtual_stages = run.parallel.virtual_stages,
+                       .cp_placement = placement_name(context),
+                       .expert_exchange = exchange_name(context),
+                       .tp_comm = tp_comm_name(context)},
+          .experts = experts_of_model(model),
           .requests = request_records(context.inputs.workload, passes),
           .options = {{"warmup", std::to_string(run.warmup)},
                       {"repeats", std::to_string(run.repeats)},
@@ -166,19 +198,22 @@ void announce(const RankContext& context) {
   const ModelConfig& model = context.inputs.model;
   if (context.rank != 0 || run.output.quiet) return;
   FILE* out = terminal(run.output);
-  fmt::print(out,
-             "testbed {}: {}, {} layers, {} on {} rank{} (tp {}, pp {}, dp {}{}), {}\n",
-             TESTBED_VERSION,
-             printable(model.name),
-             model.n_layers,
-             context.device.kind(),
-             context.mesh.world_size(),
-             context.mesh.world_size() == 1 ? "" : "s",
-             context.mesh.tp,
-             context.mesh.pp,
-             context.mesh.dp,
-             run.parallel.dp || context.mesh.dp == 1 ? "" : " inferred",
-             context.device.description());
+  fmt::print(
+      out,
+      "testbed {}: {}, {} layers, {} on {} rank{} (tp {}, pp {}, cp {}, dp {}{}, ep {}), {}\n",
+      TESTBED_VERSION,
+      printable(model.name),
+      model.n_layers,
+      context.device.kind(),
+      context.mesh.world_size(),
+      context.mesh.world_size() == 1 ? "" : "s",
+      context.mesh.tp,
+      context.mesh.pp,
+      context.mesh.cp,
+      context.mesh.dp,
+      run.parallel.dp || context.mesh.dp == 1 ? "" : " inferred",
+      context.mesh.ep,
+      context.device.description());
   std::fflush(out);
 }
 
@@ -190,6 +225,7 @@ ChecksRecord check(const RankContext& context) {
        .wanted = resident_weights(context.config),
        .position = shard_position(context.config, context.mesh, context.rank),
        .n_microbatches = context.config.parallel.microbatches.value_or(context.mesh.pp),
+       .cp_placement = context.config.parallel.cp_placement,
        .groups = context.groups,
        .replica = replica_of(context),
        .device = context.device,

@@ -57,10 +57,16 @@ Model load(const RankContext& context) {
 
 Replica replica_of(const RankContext& context) {
   Coordinates c = context.coordinates();
-  Replica replica{.control = context.control, .rank = context.rank, .ranks = {}, .dp = c.dp};
+  Replica replica{
+      .control = context.control, .rank = context.rank, .ranks = {}, .dp = c.dp, .in_step = {}};
   for (c.pp = 0; c.pp < context.mesh.pp; ++c.pp) {
     for (c.cp = 0; c.cp < context.mesh.cp; ++c.cp) {
       for (c.tp = 0; c.tp < context.mesh.tp; ++c.tp) replica.ranks.push_back(context.mesh.rank(c));
+    }
+  }
+  if (context.mesh.ep_spans_replicas()) {
+    for (int dp = 0; dp < context.mesh.dp; ++dp) {
+      replica.in_step.push_back(context.mesh.rank({.dp = dp}));
     }
   }
   return replica;
@@ -69,21 +75,22 @@ Replica replica_of(const RankContext& context) {
 Session::Session(const RankContext& context)
     : context_(context),
       requests_(requests_of(context.inputs.workload, context.mesh, context.coordinates().dp)),
-      scheduler_(scheduler_options(context.config, context.inputs.model, context.mesh)),
+      scheduler_(scheduler_options(context.config, context.inputs.model, context.mesh, requests_)),
       replica_(replica_of(context)),
       model_(load(context)),
       kv_(context.device,
           scheduler_.kv_groups,
-          blocks_for(requests_, scheduler_),
-          layers_of_rank(model_.config, model_.position),
-          heads_of_rank(model_.config, model_.position).kv_heads.size(),
-          model_.config.head_dim,
+          scheduler_.pool_blocks,
+          kv_layouts(model_.config,
+                     layers_of_rank(model_.config, model_.position),
+                     model_.position.tp,
+                     model_.position.tp_rank),
           scheduler_.block_size),
       executor_(context.device,
                 context.groups,
                 model_,
                 kv_,
-                scheduler_.kv_groups.size(),
+                scheduler_.kv_groups,
                 {.sampling = context.config.sampling}) {
   if (context.config.workload.context > 0 && context.device.holds_data()) kv_.fill_synthetic();
 }
@@ -109,18 +116,31 @@ int64_t Session::most_steps() const {
   return n_prompt / scheduler_.max_step_tokens + 1 + n_decode;
 }
 
-std::vector<CapturedRow> Session::generate_with_logits() {
-  Executor capturing(context_.device,
-                     context_.groups,
-                     model_,
-                     kv_,
-                     scheduler_.kv_groups.size(),
-                     {.sampling = context_.config.sampling, .capture_logits = true});
+ResidualHash Session::generate_fingerprint() {
+  Executor hashing(context_.device,
+                   context_.groups,
+                   model_,
+                   kv_,
+                   scheduler_.kv_groups,
+                   {.sampling = context_.config.sampling, .hash_residuals = true});
+  context_.control.barrier();
+  generate(replica_, hashing, requests_, {.scheduler = scheduler_, .on_token = {}});
+  return hashing.residual_hash();
+}
+
+CapturedRun Session::generate_with_logits() {
+  Executor capturing(
+      context_.device,
+      context_.groups,
+      model_,
+      kv_,
+      scheduler_.kv_groups,
+      {.sampling = context_.config.sampling, .capture_logits = true, .check_finite = true});
   SchedulerOptions all_rows = scheduler_;
   all_rows.all_prompt_logits = true;
   all_rows.run_ahead = false;  // no row beyond a stop
   generate(replica_, capturing, requests_, {.scheduler = all_rows, .on_token = {}});
-  return capturing.take_captured();
+  return {capturing.take_captured(), capturing.take_routes()};
 }
 
 std::vector<MemoryRecord> Session::memory(const GenerationResult& last) const {
@@ -131,34 +151,32 @@ std::vector<MemoryRecord> Session::memory(const GenerationResult& last) const {
   mine.workspace_bytes = executor_.workspace_bytes();
   std::vector<int64_t> token_bytes;  // [KV group]
   for (size_t g = 0; g < scheduler_.kv_groups.size(); ++g) {
-    token_bytes.push_back(kv_.layer_token_bytes() * kv_.n_layers_in(static_cast<int>(g)));
+    token_bytes.push_back(kv_.bytes_per_token(static_cast<int>(g)));
   }
   ByteWriter out;
   out.put(mine);
   out.put(token_bytes);
-  out.put(last.peak_kv_blocks);  // only the scheduling rank of a replica knows them
-  out.put(last.peak_kv_tokens);
+  out.put(last.peak_kv);  // only the scheduling rank of a replica knows it
 
   std::vector<MemoryRecord> all;
-  std::map<int, std::pair<std::vector<int64_t>, std::vector<int64_t>>> used;  // [dp] blocks, tokens
+  std::map<int, std::vector<BlockPool::Usage>> used;  // [dp] [cp rank][KV group]
   for (const Bytes& bytes : context_.control.gather(out.take(), 0)) {
     const int rank = static_cast<int>(all.size());
     ByteReader in(bytes);
     MemoryRecord& record = all.emplace_back();
-    std::vector<int64_t> blocks;
-    std::vector<int64_t> tokens;
+    std::vector<BlockPool::Usage> peak;
     in.get(record);
     in.get(token_bytes);
-    in.get(blocks);
-    in.get(tokens);
+    in.get(peak);
     // A replica's scheduling rank is its lowest.
-    const auto& [used_blocks, used_tokens] =
-        used.try_emplace(context_.mesh.coordinates(rank).dp, std::move(blocks), std::move(tokens))
-            .first->second;
-    for (size_t g = 0; g < used_blocks.size(); ++g) {
-      record.kv_used_bytes += used_tokens[g] * token_bytes[g];
+    const Coordinates c = context_.mesh.coordinates(rank);
+    const std::vector<BlockPool::Usage>& usage =
+        used.try_emplace(c.dp, std::move(peak)).first->second;
+    for (size_t g = 0; g < token_bytes.size(); ++g) {
+      const BlockPool::Usage& mine_used = usage[static_cast<size_t>(c.cp) * token_bytes.size() + g];
+      record.kv_used_bytes += mine_used.tokens * token_bytes[g];
       record.kv_waste_bytes +=
-          (used_blocks[g] * kv_.block_size() - used_tokens[g]) * token_bytes[g];
+          (mine_used.blocks * kv_.block_size() - mine_used.tokens) * token_bytes[g];
     }
   }
   return all;

@@ -26,8 +26,12 @@ class Session {
   GenerationResult generate_once(Timeline* timeline,
                                  int32_t repeat,
                                  const std::function<void(size_t, int32_t)>& on_token);
-  // The same once more, untimed, keeping the logits (on tp rank 0 of the last stage).
-  std::vector<CapturedRow> generate_with_logits();
+  // The same once more, untimed, keeping the logits and routes of this rank's rows.
+  CapturedRun generate_with_logits();
+  // Generates once more and returns a fingerprint of the residual stream behind this rank's layers.
+  ResidualHash generate_fingerprint();
+  // From now on every layer's output is looked at (D22): slower, not for what is timed.
+  void set_check_finite(bool check) { executor_.set_check_finite(check); }
 
   const Model& model() const { return model_; }
   // Of this replica's generation, at most.

@@ -30,7 +30,7 @@ class RankPlans {
   }
   MemoryRecord of(int rank, int64_t capacity_bytes) {
     const Coordinates c = mesh_.coordinates(rank);
-    const auto key = std::tuple(c.tp, c.pp, load_[static_cast<size_t>(c.dp)]);
+    const auto key = std::tuple(c.tp, c.pp, mesh_.ep_rank(rank), load_[static_cast<size_t>(c.dp)]);
     auto known = plans_.find(key);
     if (known == plans_.end()) {
       known = plans_.emplace(key, planned_memory(config_, inputs_, mesh_, rank)).first;
@@ -47,7 +47,7 @@ class RankPlans {
   const RunInputs& inputs_;
   const Mesh& mesh_;
   std::vector<Load> load_;  // [dp]
-  std::map<std::tuple<int, int, Load>, MemoryRecord> plans_;
+  std::map<std::tuple<int, int, int, Load>, MemoryRecord> plans_;
 };
 
 // Why the run does not fit; plans: filled with every rank's, if not null.
@@ -75,9 +75,9 @@ std::string what_would_fit(const RunConfig& config,
                            const ClusterSpec& cluster) {
   RunConfig smaller = config;
   std::optional<Mesh> best;
-  for (const int tp : legal_tp(inputs.model, weight_block(*inputs.source))) {
-    for (int pp = 1; tp * pp * mesh.dp <= cluster.n_devices(); pp *= 2) {
-      const Mesh split{.tp = tp, .cp = mesh.cp, .dp = mesh.dp, .pp = pp};
+  for (const int tp : legal_tp(inputs.model, weight_block(*inputs.source), mesh.ep)) {
+    for (int pp = 1; tp * pp * mesh.dp * mesh.cp <= cluster.n_devices(); pp *= 2) {
+      const Mesh split{.tp = tp, .cp = mesh.cp, .dp = mesh.dp, .pp = pp, .ep = mesh.ep};
       if (best && split.world_size() > best->world_size()) continue;  // tp rises: it is preferred
       smaller.parallel.virtual_stages = 1;
       if (why_illegal(inputs.model, split, smaller.parallel, weight_block(*inputs.source))) {
@@ -87,9 +87,12 @@ std::string what_would_fit(const RunConfig& config,
     }
   }
   if (!best)
-    return fmt::format("no split with dp {} over the {} devices of the cluster would fit",
-                       mesh.dp,
-                       cluster.n_devices());
+    return fmt::format(
+        "no tp and pp with cp {}, dp {} and ep {} over the {} devices of the cluster would fit",
+        mesh.cp,
+        mesh.dp,
+        mesh.ep,
+        cluster.n_devices());
   return fmt::format("--tp {} --pp {} would fit", best->tp, best->pp);
 }
 

@@ -28,6 +28,7 @@ bool carries_sharing(const LinkSpec& link) {
 std::vector<std::string> labels_of(const RunConfig& config,
                                    const ClusterSpec& cluster,
                                    const Mesh& mesh,
+                                   bool has_experts,
                                    WhatIf what_if) {
   const int n_devices = cluster.node.n_devices;
   std::vector<std::string> labels;
@@ -45,7 +46,8 @@ std::vector<std::string> labels_of(const RunConfig& config,
   if (what_if != WhatIf::nothing) {
     labels.push_back(fmt::format("what if: {}", what_if_name(what_if)));
   }
-  labels.push_back("token ids are drawn, not computed");
+  labels.push_back(has_experts ? "token ids and experts are drawn, not computed: experts uniformly"
+                               : "token ids are drawn, not computed");
   labels.push_back("kernel times: " + calibration(cluster.device.timing.source));
   if (mesh.world_size() > 1) {
     labels.push_back("link times: " + calibration(cluster.node.link.timing.source));
@@ -80,7 +82,11 @@ void label_simulated(RunRecord& record,
   if (asked.algorithm) run.options["algorithm"] = *asked.algorithm;
   if (asked.link_gb_s) run.options["link_gb_s"] = fmt::format("{}", *asked.link_gb_s);
   if (asked.link_us) run.options["link_us"] = fmt::format("{}", *asked.link_us);
-  const std::vector<std::string> labels = labels_of(config, machine, mesh, what_if);
+  const bool has_experts =
+      std::any_of(record.phases.begin(), record.phases.end(), [](const PhaseRecord& phase) {
+        return phase.experts.has_value();
+      });
+  const std::vector<std::string> labels = labels_of(config, machine, mesh, has_experts, what_if);
   run.labels.insert(run.labels.begin(), labels.begin(), labels.end());
 }
 

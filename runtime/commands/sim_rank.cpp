@@ -37,12 +37,16 @@ MachineInfo machine_of(const SimJob& job, int rank) {
 
 }  // namespace
 
-SimRank::SimRank(
-    const SimJob& job, int rank, SimGroup& tp, SimGroup& pp, const MemoryRecord& planned)
+SimRank::SimRank(const SimJob& job,
+                 int rank,
+                 const std::map<Axis, SimGroup*>& groups,
+                 const MemoryRecord& planned)
     : control_(job.hub, rank, host_name(job.network, rank), clock_),
-      tp_(job.network, tp, index_in(tp, rank), clock_, 0),
-      pp_(job.network, pp, index_in(pp, rank), clock_, 1),
-      pp_tokens_(job.network, pp, index_in(pp, rank), clock_, 2),
+      tp_(communicator(job, rank, *groups.at(Axis::tp), 0)),
+      cp_(communicator(job, rank, *groups.at(Axis::cp), 3)),
+      ep_(communicator(job, rank, *groups.at(Axis::ep), 4)),
+      pp_(communicator(job, rank, *groups.at(Axis::pp), 1)),
+      pp_tokens_(communicator(job, rank, *groups.at(Axis::pp), 2)),
       device_(job.network.cluster().device,
               clock_,
               job.config.compute_dtype,
@@ -53,7 +57,7 @@ SimRank::SimRank(
                .rank = rank,
                .device = device_,
                .make_device = {},
-               .groups = {tp_, pp_, pp_tokens_},
+               .groups = {tp_, cp_, ep_, pp_, pp_tokens_},
                .control = control_,
                .machine = machine_of(job, rank),
                .planned = planned,
@@ -63,6 +67,10 @@ SimRank::SimRank(
   for (const DelayInjection& delay : job.config.inject) {
     if (delay.rank == rank) tp_.set_before_all_reduce(delay_of(delay));
   }
+}
+
+SimCommunicator SimRank::communicator(const SimJob& job, int rank, SimGroup& group, int channel) {
+  return {job.network, group, index_in(group, rank), clock_, channel};
 }
 
 std::function<void()> SimRank::delay_of(const DelayInjection& delay) {

@@ -23,17 +23,25 @@ struct SimJob {
 
 class SimRank {
  public:
-  SimRank(const SimJob& job, int rank, SimGroup& tp, SimGroup& pp, const MemoryRecord& planned);
+  // groups: those that the rank is in.
+  SimRank(const SimJob& job,
+          int rank,
+          const std::map<Axis, SimGroup*>& groups,
+          const MemoryRecord& planned);
   SimRank(const SimRank&) = delete;
   SimRank& operator=(const SimRank&) = delete;
   const RankContext& context() const { return context_; }
 
  private:
+  // channel: keeps apart the messages of communicators between the same ranks.
+  SimCommunicator communicator(const SimJob& job, int rank, SimGroup& group, int channel);
   std::function<void()> delay_of(const DelayInjection& delay);
 
   SimClock clock_;
   SimControl control_;
   SimCommunicator tp_;
+  SimCommunicator cp_;
+  SimCommunicator ep_;
   SimCommunicator pp_;
   SimCommunicator pp_tokens_;
   SimDevice device_;

@@ -34,9 +34,10 @@ class Simulation {
         mesh_(mesh),
         cluster_(cluster),
         options_(options),
-        times_(cluster,
-               config.cluster.algorithm ? algorithm_by_name(*config.cluster.algorithm)
-                                        : std::nullopt) {}
+        times_(
+            cluster,
+            config.cluster.algorithm ? algorithm_by_name(*config.cluster.algorithm) : std::nullopt,
+            config.deterministic) {}
 
   RunOutcome run(const std::vector<MemoryRecord>& planned) {
     times_.compute(expected_collectives(config_, inputs_, mesh_, cluster_));
@@ -78,8 +79,7 @@ class Simulation {
                                                    const std::vector<MemoryRecord>& planned) {
     const auto n = static_cast<size_t>(mesh_.world_size());
     std::map<std::pair<Axis, int>, SimGroup*> made;  // by axis and first rank
-    std::vector<SimGroup*> tp(n);
-    std::vector<SimGroup*> pp(n);
+    std::vector<std::map<Axis, SimGroup*>> groups(n);
     const auto group_of = [&](size_t rank, Axis axis) {
       const std::vector<int> members = mesh_.group(static_cast<int>(rank), axis);
       SimGroup*& group = made[{axis, members.front()}];
@@ -87,10 +87,15 @@ class Simulation {
       return group;
     };
     for (size_t rank = 0; rank < n; ++rank) {
-      tp[rank] = group_of(rank, Axis::tp);
-      pp[rank] = group_of(rank, Axis::pp);
-      Coordinates next = mesh_.coordinates(static_cast<int>(rank));
+      for (const Axis axis : {Axis::tp, Axis::cp, Axis::ep, Axis::pp}) {
+        groups[rank][axis] = group_of(rank, axis);
+      }
+      const Coordinates mine = mesh_.coordinates(static_cast<int>(rank));
+      Coordinates next = mine;
       next.pp = (next.pp + 1) % mesh_.pp;  // the last one sends ids to the first
+      network.expect_messages(static_cast<int>(rank), mesh_.rank(next));
+      next = mine;
+      next.cp = (next.cp + 1) % mesh_.cp;  // the ring
       network.expect_messages(static_cast<int>(rank), mesh_.rank(next));
     }
     network.find_exclusive_groups();
@@ -98,8 +103,8 @@ class Simulation {
     std::vector<std::unique_ptr<SimRank>> ranks;
     ranks.reserve(n);
     for (size_t rank = 0; rank < n; ++rank) {
-      ranks.push_back(std::make_unique<SimRank>(
-          job, static_cast<int>(rank), *tp[rank], *pp[rank], planned[rank]));
+      ranks.push_back(
+          std::make_unique<SimRank>(job, static_cast<int>(rank), groups[rank], planned[rank]));
     }
     return ranks;
   }
@@ -113,7 +118,7 @@ class Simulation {
     constexpr size_t most_named = 16;
     for (size_t i = 0; i < std::min(left.size(), most_named); ++i) {
       const Coordinates c = mesh_.coordinates(static_cast<int>(left[i]));
-      text += fmt::format(" rank {} (tp {}, pp {}, dp {})", left[i], c.tp, c.pp, c.dp);
+      text += fmt::format(" rank {} (tp {}, cp {}, pp {}, dp {})", left[i], c.tp, c.cp, c.pp, c.dp);
     }
     return left.size() > most_named ? text + " ..." : text;
   }

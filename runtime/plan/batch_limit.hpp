@@ -15,11 +15,15 @@ namespace testbed::plan {
 // One decode pass in which every sequence gives one token. Weights and KV are what is read;
 // activations are left out, as in docs/metrics.md's roofline.
 struct DecodePass {
-  double weight_bytes = 0.0;        // once per pass, whatever the batch
+  double weight_bytes = 0.0;  // once per pass, whatever the batch
+  double expert_bytes = 0.0;  // of all experts; a batch reads those that it touches (moe.hpp)
+  int64_t n_experts = 1;
+  int64_t top_k = 1;
   double flops_per_sequence = 0.0;  // matrices and attention
   double kv_bytes_per_sequence = 0.0;
 
-  double bytes(double batch) const { return weight_bytes + batch * kv_bytes_per_sequence; }
+  double weights_read(double batch) const;
+  double bytes(double batch) const { return weights_read(batch) + batch * kv_bytes_per_sequence; }
   double intensity(double batch) const { return batch * flops_per_sequence / bytes(batch); }
   // Of an endless batch, FLOP/byte; infinite without a cache.
   double intensity_limit() const { return flops_per_sequence / kv_bytes_per_sequence; }
@@ -48,7 +52,8 @@ struct BatchLimit {
   std::optional<int64_t> context_limit;
 };
 
-// The first is the model as it is; the others are what would raise the limit.
+// The first is the model as it is; the others are what would raise the limit, where it has not got
+// that already.
 std::vector<BatchLimit> batch_limits(const ModelConfig& model,
                                      int64_t context,
                                      const StepFormats& formats,

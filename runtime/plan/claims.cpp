@@ -50,6 +50,11 @@ ModelConfig read_model(const std::string& name) { return read_model_config(locat
 ClaimInputs read_claim_inputs() {
   return {.llama2_70b = read_model("llama2-70b"),
           .llama3_70b = read_model("llama3-70b"),
+          .gemma2_27b = read_model("gemma2-27b"),
+          .gemma3_27b = read_model("gemma3-27b"),
+          .gemma4_26b_a4b = read_model("gemma4-26b-a4b"),
+          .deepseek_v2 = read_model("deepseek-v2"),
+          .deepseek_v3 = read_model("deepseek-v3"),
           .p100 = read_device("p100"),
           .v100 = read_device("v100"),
           .a100 = read_device("a100-80"),
@@ -65,6 +70,7 @@ std::vector<Claim> all_claims() {
   for (const auto& section : {roofline_claims(),
                               decode_claims(),
                               memory_claims(),
+                              expert_claims(),
                               training_claims(),
                               parallel_claims(),
                               chip_claims()}) {

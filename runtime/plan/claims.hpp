@@ -17,6 +17,11 @@ namespace testbed::plan {
 struct ClaimInputs {
   ModelConfig llama2_70b;
   ModelConfig llama3_70b;
+  ModelConfig gemma2_27b;
+  ModelConfig gemma3_27b;
+  ModelConfig gemma4_26b_a4b;
+  ModelConfig deepseek_v2;
+  ModelConfig deepseek_v3;
   DeviceSpec p100;
   DeviceSpec v100;
   DeviceSpec a100;  // 80 GB
@@ -51,6 +56,7 @@ std::vector<Claim> all_claims();
 std::vector<Claim> roofline_claims();
 std::vector<Claim> decode_claims();
 std::vector<Claim> memory_claims();
+std::vector<Claim> expert_claims();
 std::vector<Claim> training_claims();
 std::vector<Claim> parallel_claims();
 std::vector<Claim> chip_claims();

@@ -1,10 +1,7 @@
-// Claims: KV caches, what fits, experts.
-#include <cmath>
-
+// Claims: KV caches, what fits.
 #include "runtime/plan/claims.hpp"
 #include "runtime/plan/fits.hpp"
 #include "runtime/plan/kv.hpp"
-#include "runtime/plan/moe.hpp"
 
 namespace testbed::plan {
 namespace {
@@ -35,34 +32,36 @@ double users(In in, int64_t context) {
       users_of(in.llama3_70b, {}, int8_formats, in.h100.memory_bytes, context));
 }
 
-// Full cache against windowed, of n_layers; heads cancel out, so those of any model do.
-double window_saving(In in, int64_t n_layers, int64_t n_windowed, int64_t window, int64_t context) {
+// Full cache against windowed, of the model's own layers.
+double window_saving(const ModelConfig& model, int64_t context) {
+  return static_cast<double>(context) * kv_token(model) / kv_cache(model, context);
+}
+// The same of a pattern that repeats without end; heads cancel out, so those of any model do.
+double pattern_saving(In in, int64_t n_windowed, int64_t window, int64_t context) {
   ModelConfig model = in.llama3_70b;
-  model.n_layers = n_layers;
-  model.layer_windows.assign(static_cast<size_t>(n_layers), 0);
-  return kv_cache(model, context) / kv_cache(with_windows(model, n_windowed, window), context);
+  model.n_layers = n_windowed + 1;
+  model.layer_windows.assign(static_cast<size_t>(model.n_layers), 0);
+  return window_saving(with_windows(model, n_windowed, window), context);
 }
 
-// DeepSeek-V2 (arXiv:2405.04434): 60 layers, 128 heads of 128, latent 512 + 64. DeepSeek 67B: 95
-// layers, 8 KV heads of 128.
-double mla_token() { return static_cast<double>(mla_bytes_per_token(60, 512, 64, DType::BF16)); }
+// Keys and values of one head, against what the last layer caches of them.
+double shared_kv_saving(const ModelConfig& model) {
+  const CachedShape cached = model.cached(model.n_layers - 1);
+  return static_cast<double>(2 * cached.n_heads * cached.k_dim) /
+         static_cast<double>(cached.elements());
+}
+
+// DeepSeek 67B, against which V2's paper compares: 95 layers, 8 KV heads of 128.
 double saved_percent(double less, double more) { return 100.0 * (1.0 - less / more); }
 double heads_token(In in, int64_t n_layers, int64_t n_kv_heads) {
   ModelConfig model = in.llama3_70b;
   model.n_layers = n_layers;
+  model.layer_windows.assign(static_cast<size_t>(n_layers), 0);
+  model.n_heads = n_kv_heads;
   model.n_kv_heads = n_kv_heads;
   model.head_dim = 128;
   return kv_token(model);
 }
-
-constexpr double moe_all = 26e9;
-constexpr double moe_active = 4e9;
-// 8-bit weights read by a batch: of 128 experts 8 per token, and what every token reads.
-double moe_bytes(double batch) {
-  constexpr double per_expert = (moe_all - moe_active) / (128 - 8);
-  return moe_weight_bytes(moe_all - 128.0 * per_expert, per_expert, 128, 8, batch);
-}
-double h100_ms(In in, double n_bytes) { return n_bytes / in.h100.memory_bytes_per_s * 1e3; }
 
 void say_kv(const Say& say) {
   const std::string_view row = "KV bytes";
@@ -139,25 +138,27 @@ void say_fits(const Say& say) {
        }});
 }
 
-void say_smaller_caches(const Say& say) {
-  std::string_view row = "Windows";
+void say_windows(const Say& say) {
+  const std::string_view row = "Windows";
   say({row,
-       "Gemma 2 (1:1, 4096) at 128k",
+       "Gemma 2 27B (23 of 46 layers see 4096) at 128k",
        "1.9",
        "x",
-       [](In in) { return window_saving(in, 2, 1, 4096, tokens_128k); },
+       [](In in) { return window_saving(in.gemma2_27b, tokens_128k); },
        "beyond its own maximum of 8k"});
-  say({row, "Gemma 2 at its 8k maximum", "1.3", "x", [](In in) {
-         return window_saving(in, 2, 1, 4096, 8 << 10);
+  say({row, "Gemma 2 27B at its 8k maximum", "1.3", "x", [](In in) {
+         return window_saving(in.gemma2_27b, 8 << 10);
        }});
   say({row, "Gemma 3 (5:1, 1024) at 128k, by pattern", "5.8", "x", [](In in) {
-         return window_saving(in, 6, 5, 1024, tokens_128k);
+         return pattern_saving(in, 5, 1024, tokens_128k);
        }});
   say({row, "Gemma 3 27B (62 layers, 10 of them full) at 128k", "6.0", "x", [](In in) {
-         return window_saving(in, 62, 5, 1024, tokens_128k);
+         return window_saving(in.gemma3_27b, tokens_128k);
        }});
+}
 
-  row = "One cache for K and V";
+void say_shared_values(const Say& say) {
+  const std::string_view row = "One cache for K and V";
   say({row,
        "sharing K = V saves",
        "2",
@@ -168,52 +169,39 @@ void say_smaller_caches(const Say& say) {
                                   m.n_layers * dtype_bytes(DType::BF16, m.n_kv_heads * m.head_dim));
        },
        "only if the raw key projection is cached: V is taken before norm and rope"});
+  say({row,
+       "gemma4-26b-a4b's full layers (K = V), cached as keys and values",
+       "2",
+       "x",
+       [](In in) { return shared_kv_saving(in.gemma4_26b_a4b); },
+       "keys are cached normed and rotated, values raw: what is saved is the projection"});
+}
 
-  row = "MLA saves";
+void say_mla(const Say& say) {
+  const std::string_view row = "MLA saves";
+  say({row, "deepseek-v3, a token in bf16", "70272", "B", [](In in) {
+         return kv_token(in.deepseek_v3);
+       }});
   say({row,
        "DeepSeek-V2 (69,120 B a token) against DeepSeek 67B (GQA, 389,120 B), both bf16",
        "93",
        "%",
-       [](In in) { return saved_percent(mla_token(), heads_token(in, 95, 8)); }});
+       [](In in) { return saved_percent(kv_token(in.deepseek_v2), heads_token(in, 95, 8)); }});
   say({row,
        "the same with V2's cache in 6 bits (25,920 B), as its paper counts",
        "93.3",
        "%",
-       [](In in) { return saved_percent(mla_token() * 6.0 / 16.0, heads_token(in, 95, 8)); }});
-  say({row, "against its own 128 heads as MHA (3,932,160 B), both bf16", "93", "%", [](In in) {
-         return saved_percent(mla_token(), heads_token(in, 60, 128));
-       }});
-}
-
-void say_moe(const Say& say) {
-  const std::string_view row = "MoE, 26 B with 4 B active";
-  say({row, "fewer bytes at batch 1", "6.5", "x", [](In) { return moe_all / moe_active; }});
-  say({row,
-       "all weights in 8 bits, as sometimes written",
-       "24.2",
-       "GB",
-       [](In) { return moe_all * 1e-9; },
-       "24.2 is GiB"});
-  say({row, "all weights in 8 bits", "24.2", "GiB", [](In) { return moe_all / gib; }});
-  say({row, "active weights in 8 bits", "3.7", "GiB", [](In) { return moe_active / gib; }});
-  say({row, "all weights read by an H100", "7.8", "ms", [](In in) {
-         return h100_ms(in, moe_all);
-       }});
-  say({row, "active weights read by an H100", "1.2", "ms", [](In in) {
-         return h100_ms(in, moe_active);
+       [](In in) {
+         return saved_percent(kv_token(in.deepseek_v2) * 6.0 / 16.0, heads_token(in, 95, 8));
        }});
   say({row,
-       "fewer bytes at batch 32, 128 experts, top-8",
-       "6.5",
-       "x",
-       [](In) { return moe_all / moe_bytes(32.0); },
-       "the batch touches most experts"});
-  say({row,
-       "of 128 experts, top-8, that batch 32 reads",
-       "87",
+       "against its own 128 heads of 128 as MHA (3,932,160 B), both bf16",
+       "93",
        "%",
-       [](In) { return 100.0 * expected_experts(128, 8, 32.0) / 128.0; },
-       "uniform and independent routing"});
+       [](In in) {
+         const ModelConfig& v2 = in.deepseek_v2;
+         return saved_percent(kv_token(v2), heads_token(in, v2.n_layers, v2.n_heads));
+       }});
 }
 
 }  // namespace
@@ -223,8 +211,9 @@ std::vector<Claim> memory_claims() {
   const Say say = [&claims](Claim claim) { claims.push_back(std::move(claim)); };
   say_kv(say);
   say_fits(say);
-  say_smaller_caches(say);
-  say_moe(say);
+  say_windows(say);
+  say_shared_values(say);
+  say_mla(say);
   return claims;
 }
 

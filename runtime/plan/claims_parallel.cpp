@@ -1,5 +1,6 @@
 // Claims: attention's accesses, all-reduces, bubbles, links.
-#include "kernels/cost.hpp"
+#include "kernels/attention_cost.hpp"
+#include "kernels/base/contiguous_sequence.hpp"
 #include "runtime/measure/bubble.hpp"
 #include "runtime/plan/attention_memory.hpp"
 #include "runtime/plan/claims.hpp"
@@ -55,9 +56,10 @@ void say_attention(const Say& say) {
        "x",
        [](In in) {
          const ModelConfig& m = in.llama3_70b;
-         const AttentionSequence last{.n_rows = 1, .first_position = n - 1};
-         const OpCost cost =
-             attention_cost({&last, 1}, 0, m.n_heads, m.n_kv_heads, m.head_dim, DType::BF16);
+         const ContiguousSequence decode(1, n);
+         const AttentionSequence last = decode.view();
+         const OpCost cost = attention_cost(
+             {&last, 1}, 0, m.n_heads, {m.n_kv_heads, m.head_dim, m.head_dim, DType::BF16});
          return static_cast<double>(cost.kv_bytes * m.n_layers) /
                 static_cast<double>(n * kv_bytes_per_token(m, DType::BF16));
        },

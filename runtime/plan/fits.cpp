@@ -9,21 +9,6 @@
 #include "runtime/weights/weight_source.hpp"
 
 namespace testbed::plan {
-namespace {
-
-// The part of the model whose cache lies on one device.
-ModelConfig cached_on(const ModelConfig& model, const ShardPosition& position) {
-  ModelConfig part = with_kv_heads(model, heads_of_rank(model, position).kv_heads.size());
-  part.layer_windows.clear();
-  for (const int64_t layer : layers_of_rank(model, position)) {
-    part.layer_windows.push_back(model.layer_windows[static_cast<size_t>(layer)]);
-  }
-  part.n_layers = static_cast<int64_t>(part.layer_windows.size());
-  return part;
-}
-
-}  // namespace
-
 int64_t resident_weight_bytes(const ModelConfig& model,
                               const ShardPosition& position,
                               const NumberFormat& format) {
@@ -42,6 +27,27 @@ int64_t cards_needed(double n_bytes, double memory_bytes) {
   return static_cast<int64_t>(std::ceil(n_bytes / memory_bytes));
 }
 
+namespace {
+
+// The largest share of a sequence on a rank of the stage: the ranks of cp keep different parts.
+int64_t largest_kv_bytes(
+    const ModelConfig& model, const Split& split, int stage, DType dtype, int64_t context) {
+  int64_t largest = 0;
+  for (int cp_rank = 0; cp_rank < split.cp; ++cp_rank) {
+    const ShardPosition position = position_of(split, stage, cp_rank * split.tp);
+    largest = std::max(largest, kv_bytes_of_sequence(model, context, dtype, position));
+  }
+  return largest;
+}
+
+int64_t conversations(int64_t memory_bytes, int64_t weight_bytes, int64_t kv_bytes) {
+  // A stage whose layers all read another's cache keeps nothing.
+  if (kv_bytes == 0) return std::numeric_limits<int64_t>::max();
+  return std::max<int64_t>(0, memory_bytes - weight_bytes) / kv_bytes;
+}
+
+}  // namespace
+
 int64_t users_of(const ModelConfig& model,
                  const Split& split,
                  const StepFormats& formats,
@@ -49,11 +55,10 @@ int64_t users_of(const ModelConfig& model,
                  int64_t context) {
   int64_t users = std::numeric_limits<int64_t>::max();
   for (int stage = 0; stage < split.pp; ++stage) {
-    const ShardPosition position = position_of(split, stage);
-    const int64_t free = memory_bytes - resident_weight_bytes(model, position, formats.weights);
-    const int64_t each =
-        kv_bytes_of_sequence(cached_on(model, position), context, formats.activation);
-    users = std::min(users, std::max<int64_t>(0, free) / each);
+    const int64_t weights =
+        resident_weight_bytes(model, position_of(split, stage), formats.weights);
+    const int64_t each = largest_kv_bytes(model, split, stage, formats.activation, context);
+    users = std::min(users, conversations(memory_bytes, weights, each));
   }
   return users;
 }
@@ -63,28 +68,35 @@ Fit fit_of(const ModelConfig& model,
            const StepFormats& formats,
            int64_t memory_bytes) {
   Fit fit{.split = split};
+  fit.users.fill(std::numeric_limits<int64_t>::max());
   for (int stage = 0; stage < split.pp; ++stage) {
     const ShardPosition position = position_of(split, stage);
-    fit.weight_bytes =
-        std::max(fit.weight_bytes, resident_weight_bytes(model, position, formats.weights));
-    fit.kv_bytes_per_token = std::max(
-        fit.kv_bytes_per_token, kv_bytes_per_token(cached_on(model, position), formats.activation));
+    const int64_t weights = resident_weight_bytes(model, position, formats.weights);
+    fit.weight_bytes = std::max(fit.weight_bytes, weights);
+    fit.kv_bytes_per_token =
+        std::max(fit.kv_bytes_per_token, kv_bytes_per_token(model, formats.activation, position));
+    for (size_t i = 0; i < user_contexts.size(); ++i) {
+      const int64_t each =
+          largest_kv_bytes(model, split, stage, formats.activation, user_contexts[i]);
+      fit.kv_bytes[i] = std::max(fit.kv_bytes[i], each);
+      fit.users[i] = std::min(fit.users[i], conversations(memory_bytes, weights, each));
+    }
   }
   fit.free_bytes = memory_bytes - fit.weight_bytes;
-  for (size_t i = 0; i < user_contexts.size(); ++i) {
-    fit.users[i] = users_of(model, split, formats, memory_bytes, user_contexts[i]);
-  }
   return fit;
 }
 
 std::vector<Fit> fits_by_tp(const ModelConfig& model,
-                            int pp,
+                            const Split& split,
                             int max_devices,
                             const StepFormats& formats,
                             int64_t memory_bytes) {
   std::vector<Fit> fits;
-  for (const int tp : legal_tp(model, 1)) {
-    if (tp * pp <= max_devices) fits.push_back(fit_of(model, {tp, pp}, formats, memory_bytes));
+  for (const int tp : legal_tp(model, 1, split.ep)) {
+    Split other = split;
+    other.tp = tp;
+    if (other.n_devices() > max_devices || other.mesh().stage_size() % split.ep != 0) continue;
+    fits.push_back(fit_of(model, other, formats, memory_bytes));
   }
   return fits;
 }

@@ -11,7 +11,8 @@
 
 namespace testbed::plan {
 
-// Weights that a rank holds, vectors in F32 as the loader keeps them.
+// Weights that a rank holds, vectors in F32 as the loader keeps them; MLA's expansion in the two
+// forms that prompts and decoding multiply by.
 int64_t resident_weight_bytes(const ModelConfig& model,
                               const ShardPosition& position,
                               const NumberFormat& format);
@@ -25,7 +26,9 @@ inline constexpr std::array<int64_t, 3> user_contexts = {8 << 10, 32 << 10, 128 
 struct Fit {
   Split split;
   int64_t weight_bytes = 0;
-  int64_t kv_bytes_per_token = 0;
+  int64_t kv_bytes_per_token = 0;  // on the cp rank that keeps the token
+  // Of one conversation at user_contexts: windows clipped, split over cp.
+  std::array<int64_t, user_contexts.size()> kv_bytes{};
   int64_t free_bytes = 0;  // after the weights; negative: they do not fit
   std::array<int64_t, user_contexts.size()> users{};  // whole conversations at user_contexts
 };
@@ -42,9 +45,9 @@ Fit fit_of(const ModelConfig& model,
            const StepFormats& formats,
            int64_t memory_bytes);
 
-// Every legal tp up to max_devices / pp.
+// Every legal tp of the split on up to max_devices.
 std::vector<Fit> fits_by_tp(const ModelConfig& model,
-                            int pp,
+                            const Split& split,
                             int max_devices,
                             const StepFormats& formats,
                             int64_t memory_bytes);

@@ -1,27 +1,51 @@
 #include "runtime/plan/kv.hpp"
 
-#include "kernels/cost.hpp"
+#include <map>
+
+#include "kernels/attention_cost.hpp"
+#include "runtime/plan/step_rows.hpp"
 
 namespace testbed::plan {
+namespace {
 
-int64_t kv_bytes_per_token(const ModelConfig& model, DType dtype) {
-  return model.n_layers * kv_write_cost(1, model.n_kv_heads, model.head_dim, dtype).kv_write_bytes;
+int64_t token_bytes(const ModelConfig& model,
+                    int64_t layer,
+                    DType dtype,
+                    const ShardPosition& position) {
+  if (model.layer(layer).kv_layer != layer) return 0;
+  return dtype_bytes(dtype, cached_on_rank(model, layer, position.tp, position.tp_rank).elements());
 }
 
-int64_t kv_bytes_of_sequence(const ModelConfig& model, int64_t context, DType dtype) {
-  // The query at the last position sees exactly what has to be kept.
-  const AttentionSequence last{.n_rows = 1, .first_position = context - 1};
+}  // namespace
+
+int64_t kv_bytes_per_token(const ModelConfig& model, DType dtype, const ShardPosition& position) {
   int64_t n_bytes = 0;
-  for (const int64_t window : model.layer_windows) {
-    n_bytes +=
-        attention_cost({&last, 1}, window, model.n_heads, model.n_kv_heads, model.head_dim, dtype)
-            .kv_bytes;
+  for (const int64_t layer : layers_of_rank(model, position)) {
+    n_bytes += token_bytes(model, layer, dtype, position);
+  }
+  return n_bytes;
+}
+
+int64_t kv_bytes_of_sequence(const ModelConfig& model,
+                             int64_t context,
+                             DType dtype,
+                             const ShardPosition& position) {
+  // The query at the last position sees exactly what has to be kept.
+  const StepRows last(model, position, decode_shape(1, context));
+  std::map<int64_t, int64_t> n_kept;  // by window
+  int64_t n_bytes = 0;
+  for (const int64_t layer : layers_of_rank(model, position)) {
+    const int64_t window = model.layer(layer).window;
+    const auto [kept, is_new] = n_kept.try_emplace(window);
+    if (is_new) kept->second = visible_tokens(last.parts(window).front().sequences.front(), window);
+    n_bytes += kept->second * token_bytes(model, layer, dtype, position);
   }
   return n_bytes;
 }
 
 ModelConfig with_kv_heads(ModelConfig model, int64_t n_kv_heads) {
   model.n_kv_heads = n_kv_heads;
+  if (model.full_attention) model.full_attention->n_kv_heads = n_kv_heads;
   return model;
 }
 

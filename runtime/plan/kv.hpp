@@ -1,18 +1,25 @@
 // Bytes of the KV cache: 2 * layers * n_kv_heads * head_dim * tokens * bytes, windows and latents
-// included.
+// included; layers that read another's cache have none. Of the whole model, or of one rank's part.
 #pragma once
 
 #include <cstdint>
 
-#include "runtime/config/model_config.hpp"
+#include "runtime/model/model.hpp"
 
 namespace testbed::plan {
 
-// What a token adds to the cache in all layers, over all heads.
-int64_t kv_bytes_per_token(const ModelConfig& model, DType dtype);
+// What a token adds to the cache in all layers, over all heads; of a rank: on the cp rank that
+// keeps it.
+int64_t kv_bytes_per_token(const ModelConfig& model,
+                           DType dtype,
+                           const ShardPosition& position = {});
 
-// What one sequence of `context` tokens keeps cached: a layer with a window keeps the window.
-int64_t kv_bytes_of_sequence(const ModelConfig& model, int64_t context, DType dtype);
+// What one sequence of `context` tokens keeps cached: a layer with a window keeps the window. Over
+// cp: this rank's blocks of it, placed like a prompt's.
+int64_t kv_bytes_of_sequence(const ModelConfig& model,
+                             int64_t context,
+                             DType dtype,
+                             const ShardPosition& position = {});
 
 // Multi-head attention in the place of grouped heads: every query head has its own K and V.
 ModelConfig with_kv_heads(ModelConfig model, int64_t n_kv_heads);

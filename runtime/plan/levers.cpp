@@ -62,8 +62,9 @@ class Levers {
     DeviceSpec faster = device;
     faster.memory_bytes_per_s *= 2.0;
     add("bandwidth", "memory x 2", split_, shape_, formats_, faster);
-    const Split doubled{2 * split_.tp, split_.pp};
-    if (!why_illegal_tp(model_, doubled.tp, 1)) {
+    Split doubled = split_;
+    doubled.tp *= 2;
+    if (!why_illegal_tp(model_, doubled.tp, 1, doubled.ep)) {
       add("bandwidth",
           fmt::format("tp {}, links free", doubled.tp),
           doubled,

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "kernels/base/errors.hpp"
@@ -9,24 +10,25 @@
 #include "runtime/measure/bubble.hpp"
 #include "runtime/plan/kv.hpp"
 #include "runtime/plan/links.hpp"
+#include "runtime/plan/step_rows.hpp"
 #include "runtime/plan/training.hpp"
 
 namespace testbed::plan {
 namespace {
 
 void check_split(const PlanInputs& in) {
-  ParallelConfig parallel;
-  parallel.tp = in.split.tp;
-  parallel.pp = in.split.pp;
-  const Mesh mesh{.tp = in.split.tp, .cp = 1, .dp = 1, .pp = in.split.pp};
-  if (const auto reason = why_illegal(in.model, mesh, parallel, 1)) throw ConfigError(*reason);
-  if (in.split.n_devices() > in.cluster.n_devices()) {
-    throw ConfigError(fmt::format("tp {} x pp {} = {} devices: {} has {}",
-                                  in.split.tp,
-                                  in.split.pp,
-                                  in.split.n_devices(),
-                                  in.cluster.name,
-                                  in.cluster.n_devices()));
+  const Mesh mesh = in.split.mesh();
+  if (const auto reason = why_illegal(in.model, mesh, {}, 1)) throw ConfigError(*reason);
+  if (const auto reason = why_too_many_devices(mesh, in.cluster)) throw ConfigError(*reason);
+  // Over cp every block and row of the batch is placed (StepRows), which takes memory.
+  constexpr int64_t most_placed = int64_t{1} << 24;
+  const int64_t longest = std::max(in.context, in.prompt_tokens);
+  const int64_t of_sequence = std::max(in.prompt_tokens, in.context / kv_block_size) + 1;
+  if (in.split.cp > 1 && (longest > most_placed || in.batch > most_placed / of_sequence)) {
+    throw ConfigError(fmt::format("--cp {}: {} sequences of {} tokens are too many to plan over cp",
+                                  in.split.cp,
+                                  in.batch,
+                                  longest));
   }
 }
 
@@ -35,32 +37,48 @@ const LinkSpec& link_of(const ClusterSpec& cluster, int tp) {
   return tp > cluster.node.n_devices && cluster.fabric ? cluster.fabric->nic : cluster.node.link;
 }
 
-std::optional<StepLinks> links_of(const PlanInputs& in, int64_t n_tokens) {
+void add_tp(const PlanInputs& in, const ShardPosition& position, int64_t n_rows, StepLinks& links) {
+  const DType dtype = in.formats.activation;
+  const int64_t one = dtype_bytes(dtype, n_rows * in.model.d_model);
+  links.all_reduces = 1;
+  for (int64_t layer = 0; layer < in.model.n_layers; ++layer) {
+    const int64_t n = all_reduces_of_layer(in.model, layer, position.experts_all_to_all);
+    links.all_reduces += n;
+    links.all_reduce_bytes_per_layer = n * one;
+    links.all_gathers += all_gathers_of_layer(in.model, layer, position.experts_all_to_all);
+  }
+  links.all_reduce_bytes = links.all_reduces * one;
+  if (const auto& input = in.model.per_layer_input) {
+    ++links.all_reduces;
+    links.all_reduce_bytes += dtype_bytes(dtype, n_rows * in.model.n_layers * input->dim);
+  }
+  links.wire_bytes = ring_all_reduce_wire_bytes(links.all_reduce_bytes, in.split.tp) +
+                     ring_all_gather_wire_bytes(links.all_gathers * one, in.split.tp);
+  links.seconds = static_cast<double>(links.wire_bytes) / links.bytes_per_s;
+}
+
+std::optional<StepLinks> links_of(const PlanInputs& in, const StepShape& shape) {
   if (in.split.n_devices() == 1) return std::nullopt;
   const LinkSpec& link = link_of(in.cluster, in.split.tp);
-  const DType dtype = in.formats.activation;
   StepLinks links{.link = link.name,
                   .bytes_per_s = link.bytes_per_s,
                   .crosses_nodes = in.split.tp > in.cluster.node.n_devices};
-  const int64_t one = dtype_bytes(dtype, n_tokens * in.model.d_model);
-  if (in.split.tp > 1) {
-    links.all_reduces = forward_all_reduces_per_layer * in.model.n_layers + 1;
-    links.all_reduce_bytes_per_layer = all_reduce_bytes_per_layer(in.model, n_tokens, dtype);
-    links.all_reduce_bytes = links.all_reduces * one;
-    links.wire_bytes = ring_all_reduce_wire_bytes(links.all_reduce_bytes, in.split.tp);
-    links.seconds = ring_all_reduce_seconds(links.all_reduce_bytes, in.split.tp, link.bytes_per_s);
+  const ShardPosition position = position_of(in.split, 0);
+  const int64_t n_rows = StepRows(in.model, position, shape).n_rows();
+  if (in.split.tp > 1) add_tp(in, position, n_rows, links);
+  if (in.split.pp > 1) {
+    const auto& input = in.model.per_layer_input;
+    const int64_t width = in.model.d_model + (input ? in.model.n_layers * input->dim : 0);
+    links.pipeline_bytes = dtype_bytes(in.formats.activation, n_rows * width);
   }
-  if (in.split.pp > 1) links.pipeline_bytes = one;
   return links;
 }
 
 OpCost cost_of_all_devices(const PlanInputs& in, const StepShape& shape) {
   OpCost cost;
   for (int stage = 0; stage < in.split.pp; ++stage) {
-    for (int tp_rank = 0; tp_rank < in.split.tp; ++tp_rank) {
-      ShardPosition position = position_of(in.split, stage);
-      position.tp_rank = tp_rank;
-      cost += total_cost(step_ops(in.model, position, shape, in.formats));
+    for (int rank = 0; rank < in.split.mesh().stage_size(); ++rank) {
+      cost += total_cost(step_ops(in.model, position_of(in.split, stage, rank), shape, in.formats));
     }
   }
   return cost;
@@ -69,7 +87,7 @@ OpCost cost_of_all_devices(const PlanInputs& in, const StepShape& shape) {
 StepPlanned planned(const PlanInputs& in, const StepShape& shape) {
   return {step_roofline(in.model, in.split, shape, in.formats, in.cluster.device),
           cost_of_all_devices(in, shape),
-          links_of(in, shape.n_tokens())};
+          links_of(in, shape)};
 }
 
 int64_t embedding_bytes(const PlanInputs& in) {
@@ -80,7 +98,7 @@ int64_t embedding_bytes(const PlanInputs& in) {
 void add_fits(const PlanInputs& in, PlanReport& report) {
   const int64_t memory = in.cluster.device.memory_bytes;
   report.fit = fit_of(in.model, in.split, in.formats, memory);
-  report.fits = fits_by_tp(in.model, in.split.pp, in.cluster.n_devices(), in.formats, memory);
+  report.fits = fits_by_tp(in.model, in.split, in.cluster.n_devices(), in.formats, memory);
   const int64_t weights = resident_weight_bytes(in.model, {}, in.formats.weights);
   for (const int64_t context : user_contexts) {
     const int64_t cache = kv_bytes_of_sequence(in.model, context, in.formats.activation);
@@ -158,6 +176,9 @@ std::vector<std::string> labels_of(const PlanReport& report) {
   } else if (users < in.batch) {
     labels.push_back(
         fmt::format("{} users of context {} do not fit: {} do", in.batch, in.context, users));
+  }
+  if (in.split.cp > 1 || in.split.ep > 1) {
+    labels.push_back("what cp and ep send is not in a plan: simulate it");
   }
   return labels;
 }

@@ -20,28 +20,30 @@ struct PlanInputs {
   ModelConfig model;
   ClusterSpec cluster;
   Split split;
-  int64_t batch = 1;
+  int64_t batch = 1;    // of each replica
   int64_t context = 1;  // tokens that a decode step's query sees, its own included
   int64_t prompt_tokens = 1;
   StepFormats formats;
 };
 
-// What one step sends over tp and pp, at a link's line rate: bandwidth alone, no latency.
+// What one step sends over tp and pp, at a link's line rate: bandwidth alone, no latency. What cp
+// and ep send is in a simulation's record.
 struct StepLinks {
   std::string link;          // preset's name
   double bytes_per_s = 0.0;  // one direction
   bool crosses_nodes = false;
-  int64_t all_reduces = 0;  // two per layer, one after the embedding
-  int64_t all_reduce_bytes_per_layer = 0;
-  int64_t all_reduce_bytes = 0;  // payload of a step
-  int64_t wire_bytes = 0;        // per device, ring
+  int64_t all_reduces = 0;                 // of all layers, one after the embedding
+  int64_t all_gathers = 0;                 // of experts' slices
+  int64_t all_reduce_bytes_per_layer = 0;  // the last layer
+  int64_t all_reduce_bytes = 0;            // payload of a step
+  int64_t wire_bytes = 0;                  // per device, ring; all-gathers included
   double seconds = 0.0;
   int64_t pipeline_bytes = 0;  // between two stages
 };
 
 struct StepPlanned {
   StepRoofline roofline;           // of one device of each stage
-  OpCost all_devices;              // of the replica, as in a record's phase
+  OpCost all_devices;              // as in a record's phase
   std::optional<StepLinks> links;  // none on one device
 };
 
@@ -75,7 +77,7 @@ struct PlanReport {
   StepPlanned prefill;
   int64_t embedding_bytes = 0;  // of the table, of which a step reads its tokens' rows
   Fit fit;
-  std::vector<Fit> fits;             // by tp, at this pp
+  std::vector<Fit> fits;             // by tp, the rest of the split as it is
   std::vector<int64_t> cards;        // for the weights and one user, at user_contexts
   double ridge = 0.0;                // FLOP/byte, of the matrices
   double batch_limit_weights = 0.0;  // B* without a cache

@@ -1,13 +1,13 @@
 #include "runtime/plan/step_ops.hpp"
 
-#include <algorithm>
-#include <cmath>
-
 #include "kernels/cost.hpp"
+#include "runtime/config/split.hpp"
+#include "runtime/plan/step_parts.hpp"
 
 namespace testbed::plan {
 namespace {
 
+// After runtime/model/transformer_block.cpp and runtime/serving/executor.cpp.
 class StepOps {
  public:
   StepOps(const ModelConfig& model,
@@ -15,138 +15,126 @@ class StepOps {
           const StepShape& shape,
           const StepFormats& formats)
       : model_(model),
-        shape_(shape),
-        formats_(formats),
-        heads_(heads_of_rank(model, position)),
-        first_of_tp_(position.tp_rank == 0),
-        ff_(split_range(model.d_ff, position.tp, position.tp_rank).size()),
-        vocab_(vocabulary_shard(model.vocab_size, position.tp, position.tp_rank)),
-        n_gathered_(split_range(shape.n_tokens(), position.tp, position.tp_rank).size()) {
-    sequences_.resize(static_cast<size_t>(shape.batch),
-                      {.n_rows = shape.n_new, .first_position = shape.n_cached});
-  }
+        rows_(model, position, shape),
+        ops_(formats, rows_.cp_use() == CpUse::merge && position.cp_rank > 0),
+        step_{model, position, shape, rows_, ops_},
+        m_(step_.m()) {}
 
   void chunk(IndexRange layers, bool first, bool last) {
-    const int64_t m = shape_.n_tokens();
-    if (first) embed(m);
-    norm("input norm", m, false);
+    if (first) embed();
+    norm("input norm");
     for (int64_t layer = layers.begin; layer < layers.end; ++layer) {
-      attention(model_.layer_windows[static_cast<size_t>(layer)]);
-      norm("mlp norm", m, true);
-      mlp();
-      // Fused with the next layer's input norm, or the final norm.
-      if (layer + 1 < layers.end || last) {
-        norm(layer + 1 < layers.end ? "input norm" : "final norm", m, true);
-      } else {
-        residual_add();
-      }
+      const bool ends_chunk = layer + 1 == layers.end;
+      block(layer, !ends_chunk ? "input norm" : last ? "final norm" : "");
     }
-    if (last) head();
+    if (last) {
+      head();
+    } else if (model_.per_layer_input) {
+      ops_.copy("pass on", m_, model_.n_layers * model_.per_layer_input->dim);
+    }
   }
 
-  std::vector<PlannedOp> take() { return std::move(ops_); }
+  std::vector<PlannedOp> take() { return ops_.take(); }
 
  private:
-  DType activation() const { return formats_.activation; }
-  // Costs are counted in a plain type and then scaled to the bytes of the format.
-  static DType table() { return DType::BF16; }
+  void norm(std::string_view name) { ops_.norm(name, m_, model_.d_model, false); }
 
-  void add(std::string_view name, OpKind kind, const OpCost& cost) {
-    auto at = std::find_if(
-        ops_.begin(), ops_.end(), [&](const PlannedOp& op) { return op.name == name; });
-    if (at == ops_.end()) at = ops_.insert(at, {.name = name, .kind = kind, .cost = {}});
-    ++at->calls;
-    at->cost += cost;
+  // Of m tokens those whose id is in this rank's part of a vocabulary; which they are depends on
+  // the ids: here as if these were evenly spread.
+  int64_t n_gathered() const {
+    return split_range(m_, step_.position.tp, step_.position.tp_rank).size();
   }
 
-  int64_t stored_bytes(int64_t plain_bytes) const {
-    const double n_values =
-        static_cast<double>(plain_bytes) / static_cast<double>(dtype_bytes(table(), 1));
-    return std::llround(n_values * formats_.weights.bytes_per_value);
+  void embed() {
+    ops_.embed("embed", m_, n_gathered(), model_.d_model);
+    if (model_.scaled_embedding) ops_.scale("scale", m_, model_.d_model);
+    if (model_.per_layer_input) embed_per_layer();
   }
 
-  // model_rows: rows that count for MFU; bias_rows: F32 values read with the matrix.
-  void linear(std::string_view name,
-              int64_t m,
-              int64_t n,
-              int64_t k,
-              int64_t model_rows,
-              int64_t bias_rows) {
-    OpCost cost = linear_cost(m, n, k, model_rows, table(), activation());
-    cost.weight_bytes = stored_bytes(cost.weight_bytes) + dtype_bytes(DType::F32, bias_rows);
-    add(name, OpKind::linear, cost);
+  void embed_per_layer() {
+    const int64_t dim = model_.per_layer_input->dim;
+    const int64_t width = model_.n_layers * dim;
+    ops_.embed("embed", m_, n_gathered(), width);
+    ops_.scale("scale", m_, width);
+    ops_.linear("per-layer in", m_, step_.replicated(width, model_.d_model));
+    ops_.scale("scale", m_, width);
+    ops_.norm("per-layer norm", m_ * model_.n_layers, dim, false);
+    ops_.residual_add("add", m_, width);
+    ops_.scale("scale", m_, width);
   }
 
-  // Which rank owns a token's row depends on its id: here as if ids were evenly spread.
-  void embed(int64_t m) {
-    OpCost cost = embed_cost(m, n_gathered_, model_.d_model, table(), activation());
-    cost.weight_bytes = stored_bytes(cost.weight_bytes);
-    add("embed", OpKind::embed, cost);
-  }
-
-  void norm(std::string_view name, int64_t n_rows, bool with_residual) {
-    add(name, OpKind::norm, norm_cost(n_rows, model_.d_model, with_residual, activation()));
-  }
-
-  void residual_add() {
-    const int64_t n = shape_.n_tokens() * model_.d_model;
-    OpCost cost = copy_cost(2 * n, n, activation());
-    cost.flops = n;
-    add("residual add", OpKind::norm, cost);
-  }
-
-  void attention(int64_t window) {
-    const int64_t m = shape_.n_tokens();
-    const int64_t d = model_.head_dim;
-    const int64_t n_heads = heads_.heads.size();
-    const int64_t n_kv = heads_.kv_heads.size();
-    const auto bias = [&](int64_t rows) { return model_.qkv_bias ? rows : 0; };
-    linear("q", m, n_heads * d, model_.d_model, n_heads * d, bias(n_heads * d));
-    const int64_t kv_model_rows = heads_.first_replica ? n_kv * d : 0;
-    for (int i = 0; i < 2; ++i) {
-      linear("k, v", m, n_kv * d, model_.d_model, kv_model_rows, bias(n_kv * d));
+  // next_norm: fused with the sum that ends the layer; "": none follows in this chunk.
+  void block(int64_t layer, std::string_view next_norm) {
+    const bool sandwich = model_.norms == NormPlacement::sandwich;
+    if (model_.mla) {
+      add_latent_attention(step_);
+    } else {
+      add_attention(step_, layer);
     }
-    for (const int64_t n : {n_heads, n_kv}) {
-      if (model_.qk_norm) add("q, k norm", OpKind::norm, norm_cost(m * n, d, false, activation()));
+    if (sandwich) norm("post norm");
+    ops_.norm("mlp norm", m_, model_.d_model, true);
+    mlp(model_.layer(layer));
+    if (sandwich) norm("post norm");
+    const bool changes_after = model_.per_layer_input || model_.layer_scalars;
+    if (!changes_after && !next_norm.empty()) {
+      ops_.norm(next_norm, m_, model_.d_model, true);
+      return;
     }
-    for (const int64_t n : {n_heads, n_kv}) {
-      add("rope", OpKind::rope, rope_cost(m * n * d, activation()));
-    }
-    add("KV write", OpKind::kv_write, kv_write_cost(m, n_kv, d, activation()));
-    add("attention",
-        OpKind::attention,
-        attention_cost(sequences_, window, n_heads, n_kv, d, activation()));
-    const bool has_bias = model_.output_bias && first_of_tp_;
-    linear("o", m, model_.d_model, n_heads * d, model_.d_model, has_bias ? model_.d_model : 0);
+    ops_.residual_add("add", m_, model_.d_model);
+    if (model_.per_layer_input) add_per_layer_input();
+    if (model_.layer_scalars) ops_.scale("scale", m_, model_.d_model);
+    if (changes_after && !next_norm.empty()) norm(next_norm);
   }
 
-  void mlp() {
-    const int64_t m = shape_.n_tokens();
-    linear("gate, up", m, 2 * ff_, model_.d_model, 2 * ff_, model_.mlp_bias ? 2 * ff_ : 0);
-    add("swiglu", OpKind::activation, activation_cost(m, ff_, activation()));
-    const bool has_bias = model_.mlp_bias && first_of_tp_;
-    linear("down", m, model_.d_model, ff_, model_.d_model, has_bias ? model_.d_model : 0);
+  void mlp(const LayerShape& layer) {
+    if (layer.d_ff > 0) add_mlp(step_, layer.d_ff, model_.mlp_bias);
+    if (!layer.has_experts) return;
+    if (layer.d_ff > 0) {
+      // Side by side: norms of the MLP's sum, of what the router and the experts see, of theirs.
+      norm("post norm");
+      norm("router norm");
+      norm("experts norm");
+    }
+    add_experts(step_);
+    if (layer.d_ff == 0) return;
+    norm("post norm");
+    ops_.residual_add("add", m_, model_.d_model);
   }
 
-  // Each sequence's last row is sampled greedily.
+  void add_per_layer_input() {
+    const int64_t dim = model_.per_layer_input->dim;
+    ops_.linear("per-layer in", m_, step_.replicated(dim, model_.d_model));
+    ops_.copy("per-layer copy", m_, dim);
+    ops_.add("activation", OpKind::activation, m_, activation_cost(m_, dim, ops_.activation()));
+    ops_.linear("per-layer out", m_, step_.replicated(model_.d_model, dim));
+    norm("post norm");
+    ops_.residual_add("add", m_, model_.d_model);
+  }
+
+  // Each sequence's last row is sampled greedily. Around the cp ring every rank has the rows by
+  // then, one of them its own.
   void head() {
-    const int64_t rows = shape_.batch;
-    const int64_t n = rows * model_.d_model;
-    add("gather rows", OpKind::copy, copy_cost(n, n, activation()));
-    linear("head", rows, vocab_.size(), model_.d_model, vocab_.size(), 0);
-    add("row max", OpKind::sample, copy_cost(rows * vocab_.size(), 0, DType::F32));
+    const int64_t rows = step_.shape.batch;
+    const int64_t n_own = rows_.n_logits();
+    const int64_t n_vocab =
+        vocabulary_shard(model_.vocab_size, step_.position.tp, step_.position.tp_rank).size();
+    ops_.add("gather rows",
+             OpKind::copy,
+             rows,
+             copy_cost(n_own * model_.d_model, rows * model_.d_model, ops_.activation()));
+    if (n_vocab == 0) return;
+    ops_.linear("head", rows, {.n = n_vocab, .k = model_.d_model}, n_own);
+    if (model_.final_softcap) {
+      ops_.add("softcap", OpKind::activation, rows, softcap_cost(rows * n_vocab, DType::F32));
+    }
+    ops_.add("row max", OpKind::sample, rows, copy_cost(rows * n_vocab, 0, DType::F32));
   }
 
   const ModelConfig& model_;
-  const StepShape& shape_;
-  const StepFormats& formats_;
-  HeadShard heads_;
-  bool first_of_tp_;
-  int64_t ff_;
-  IndexRange vocab_;
-  int64_t n_gathered_;
-  std::vector<AttentionSequence> sequences_;
-  std::vector<PlannedOp> ops_;
+  StepRows rows_;
+  OpList ops_;
+  StepParts step_;
+  int64_t m_;
 };
 
 }  // namespace
@@ -155,7 +143,7 @@ std::vector<PlannedOp> step_ops(const ModelConfig& model,
                                 const ShardPosition& position,
                                 const StepShape& shape,
                                 const StepFormats& formats) {
-  const std::vector<IndexRange> layers = layers_of_chunks(model, position);
+  const std::vector<IndexRange> layers = layers_of_chunks(model, position.n_chunks());
   StepOps ops(model, position, shape, formats);
   for (int v = 0; v < position.n_virtual_stages; ++v) {
     const int chunk = position.chunk(v);

@@ -33,8 +33,20 @@ std::vector<PlannedOp> ops_of_stages(const ModelConfig& model,
 
 }  // namespace
 
-ShardPosition position_of(const Split& split, int stage) {
-  return {.tp = split.tp, .tp_rank = 0, .n_stages = split.pp, .stage = stage};
+ShardPosition position_of(const Split& split, int stage, int rank_of_stage) {
+  const Mesh mesh = split.mesh();
+  const int rank = stage * mesh.stage_size() + rank_of_stage;
+  const Coordinates at = mesh.coordinates(rank);
+  return {
+      .tp = split.tp,
+      .tp_rank = at.tp,
+      .cp = split.cp,
+      .cp_rank = at.cp,
+      .ep = split.ep,
+      .ep_rank = mesh.ep_rank(rank),
+      .experts_all_to_all = split.ep > 1 && split.ep != split.tp,  // as without --expert-exchange
+      .n_stages = split.pp,
+      .stage = stage};
 }
 
 MathType math_on(const DeviceSpec& device, MathType wanted) {
@@ -56,7 +68,8 @@ StepRoofline step_roofline(const ModelConfig& model,
   const Roof others = roof_of(device, math_on(device, format_of(formats.activation).math));
   StepRoofline step{.shape = shape, .ops = {}, .cost = {}};
   for (const PlannedOp& op : ops_of_stages(model, split, shape, formats)) {
-    const Roof& roof = op.kind == OpKind::linear ? matrices : others;
+    const bool multiplies = op.kind == OpKind::linear || op.kind == OpKind::expert_linear;
+    const Roof& roof = multiplies ? matrices : others;
     OpRoofline line{.op = op, .intensity = intensity(op.cost), .ridge = roof.ridge()};
     line.seconds = roof.seconds(static_cast<double>(op.cost.flops),
                                 static_cast<double>(op.cost.memory_bytes()));

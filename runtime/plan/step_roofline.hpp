@@ -4,20 +4,25 @@
 #include <cstdint>
 #include <vector>
 
+#include "parallel/mesh.hpp"
 #include "runtime/plan/roofline.hpp"
 #include "runtime/plan/step_ops.hpp"
 
 namespace testbed::plan {
 
-// The model replica's split; the rest of a mesh does not change what a replica's rank does.
+// The devices of a mesh; each of its dp replicas has a batch of its own.
 struct Split {
   int tp = 1;
   int pp = 1;
-  int n_devices() const { return tp * pp; }
+  int cp = 1;
+  int ep = 1;
+  int dp = 1;
+  Mesh mesh() const { return {.tp = tp, .cp = cp, .dp = dp, .pp = pp, .ep = ep}; }
+  int n_devices() const { return mesh().world_size(); }
 };
 
-// The rank with the largest share: tp rank 0 of the stage.
-ShardPosition position_of(const Split& split, int stage);
+// Of a rank of the stage. Rank 0 has the largest share of heads, experts and vocabulary.
+ShardPosition position_of(const Split& split, int stage, int rank_of_stage = 0);
 
 struct OpRoofline {
   PlannedOp op;
@@ -40,7 +45,7 @@ struct StepRoofline {
 // (fp8 -> bf16 -> f16 -> f32). Throws ConfigError if it has none.
 MathType math_on(const DeviceSpec& device, MathType wanted);
 
-// One pass of the batch through all stages, on tp rank 0 of each: the time from a token to the
+// One pass of the batch through all stages, on rank 0 of each: the time from a token to the
 // next, links not counted. Matrices are multiplied in the weights' math, the rest in the
 // activations'.
 StepRoofline step_roofline(const ModelConfig& model,

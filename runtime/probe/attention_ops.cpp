@@ -4,6 +4,8 @@
 #include <memory>
 #include <numeric>
 
+#include "kernels/attention_cost.hpp"
+#include "kernels/base/contiguous_sequence.hpp"
 #include "runtime/probe/probe_op.hpp"
 #include "runtime/probe/synthetic.hpp"
 
@@ -58,19 +60,21 @@ struct Bench {
            .n_blocks = cache->k.n_elements() / (c.n_kv_heads * block_size * head_dim),
            .block_size = block_size,
            .n_kv_heads = c.n_kv_heads,
-           .head_dim = head_dim},
+           .head_dim = head_dim,
+           .v_dim = head_dim},
         blocks(static_cast<size_t>((c.context + block_size - 1) / block_size)),
         head_to_kv(static_cast<size_t>(c.n_heads)) {
     for (int64_t h = 0; h < c.n_heads; ++h)
       head_to_kv[static_cast<size_t>(h)] = static_cast<int32_t>(h * c.n_kv_heads / c.n_heads);
   }
 
-  void run(Device& device, AttentionSequence sequence) {
+  void run(Device& device, const Case& c) {
     const auto n_own = static_cast<int64_t>(blocks.size());
     if (first + n_own > kv.n_blocks) first = 0;
     std::iota(blocks.begin(), blocks.end(), static_cast<int32_t>(first));
     first += n_own;
-    sequence.block_table = blocks.data();
+    const ContiguousSequence contiguous(q.shape()[0], c.context, blocks, block_size);
+    const AttentionSequence sequence = contiguous.view();
     device.attention(q,
                      kv,
                      {.sequences = {&sequence, 1},
@@ -83,27 +87,26 @@ struct Bench {
 }  // namespace
 
 std::vector<ProbeOp> attention_ops(Device& device) {
-  const DType dtype = device.compute_dtype();
-  const auto cache = std::make_shared<const Cache>(dtype);
+  const auto cache = std::make_shared<const Cache>(device.compute_dtype());
   std::vector<ProbeOp> ops;
   for (const Case& c : cases) {
     const int64_t n_rows = c.phase == AttentionPhase::decode ? 1 : c.context;
-    const AttentionSequence sequence{.n_rows = n_rows, .first_position = c.context - n_rows};
+    const ContiguousSequence contiguous(n_rows, c.context);
+    const AttentionSequence sequence = contiguous.view();
     const auto bench = std::make_shared<Bench>(cache, c, n_rows);
-    ops.push_back(
-        {.kind = OpKind::attention,
-         .shape = {.n_sequences = 1,
-                   .n_query_rows = n_rows,
-                   .longest_context = c.context,
-                   .n_kv_heads = c.n_kv_heads},
-         .cost = attention_cost({&sequence, 1}, 0, c.n_heads, c.n_kv_heads, head_dim, dtype),
-         .point = AttentionPoint{.phase = c.phase,
-                                 .batch = 1,
-                                 .context = c.context,
-                                 .n_heads = c.n_heads,
-                                 .n_kv_heads = c.n_kv_heads,
-                                 .head_dim = head_dim},
-         .run = [&device, bench, sequence] { bench->run(device, sequence); }});
+    ops.push_back({.kind = OpKind::attention,
+                   .shape = {.n_sequences = 1,
+                             .n_query_rows = n_rows,
+                             .longest_context = c.context,
+                             .n_kv_heads = c.n_kv_heads},
+                   .cost = attention_cost({&sequence, 1}, 0, c.n_heads, bench->kv.shape()),
+                   .point = AttentionPoint{.phase = c.phase,
+                                           .batch = 1,
+                                           .context = c.context,
+                                           .n_heads = c.n_heads,
+                                           .n_kv_heads = c.n_kv_heads,
+                                           .head_dim = head_dim},
+                   .run = [&device, bench, c] { bench->run(device, c); }});
   }
   return ops;
 }

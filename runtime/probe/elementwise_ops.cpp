@@ -3,6 +3,7 @@
 #include <cmath>
 #include <memory>
 
+#include "kernels/attention_cost.hpp"
 #include "runtime/probe/probe_op.hpp"
 #include "runtime/probe/synthetic.hpp"
 
@@ -46,7 +47,8 @@ struct Bench {
           .n_blocks = most_rows / block_size,
           .block_size = block_size,
           .n_kv_heads = n_kv_heads,
-          .head_dim = head_dim};
+          .head_dim = head_dim,
+          .v_dim = head_dim};
   }
 
   // [m, heads, head_dim] in x's memory.
@@ -79,7 +81,7 @@ void run_write(Device& device, Bench& b, int64_t m) {
 }
 
 void run_swiglu(Device& device, Bench& b, int64_t m) {
-  device.swiglu(b.gate_up.view().rows(0, m), b.act.view().rows(0, m));
+  device.gated_activation(Activation::silu, b.gate_up.view().rows(0, m), b.act.view().rows(0, m));
 }
 
 }  // namespace
@@ -106,7 +108,7 @@ std::vector<ProbeOp> elementwise_ops(Device& device) {
     add(OpKind::kv_write,
         m,
         n_kv_heads * head_dim,
-        kv_write_cost(m, n_kv_heads, head_dim, dtype),
+        kv_write_cost(m, {n_kv_heads, head_dim, head_dim, dtype}),
         run_write);
     add(OpKind::activation, m, d_ff, activation_cost(m, d_ff, dtype), run_swiglu);
   }

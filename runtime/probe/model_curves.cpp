@@ -4,6 +4,8 @@
 #include <array>
 #include <set>
 
+#include "kernels/attention_cost.hpp"
+#include "kernels/base/contiguous_sequence.hpp"
 #include "kernels/cost.hpp"
 #include "kernels/sim/op_time.hpp"
 #include "parallel/comm/collective_times.hpp"
@@ -82,11 +84,10 @@ void add_gemm(const DeviceSpec& device, ProbeRecord& record) {
 
 double attention_us(const DeviceSpec& device, const AttentionPoint& p, MathType math) {
   const int64_t n_rows = p.phase == AttentionPhase::decode ? 1 : p.context;
-  const std::vector<AttentionSequence> sequences(
-      static_cast<size_t>(p.batch),
-      AttentionSequence{.n_rows = n_rows, .first_position = p.context - n_rows});
-  const OpCost cost =
-      attention_cost(sequences, 0, p.n_heads, p.n_kv_heads, p.head_dim, dtype_of(math));
+  const ContiguousSequence sequence(n_rows, p.context);
+  const std::vector<AttentionSequence> sequences(static_cast<size_t>(p.batch), sequence.view());
+  const OpCost cost = attention_cost(
+      sequences, 0, p.n_heads, {p.n_kv_heads, p.head_dim, p.head_dim, dtype_of(math)});
   const OpShape shape{.n_sequences = p.batch,
                       .n_query_rows = p.batch * n_rows,
                       .longest_context = p.context,

@@ -92,7 +92,7 @@ int64_t context_parallel_bytes(const ModelConfig& model,
   if (position.cp == 1) return 0;
   const int64_t n_heads = (model.n_heads + position.tp - 1) / position.tp;
   const int64_t v_dim = model.mla ? model.mla->kv_lora_rank : layer.v_dim;
-  const int64_t partials = 4 * (2 + position.cp) * shape.n_rows * n_heads * (v_dim + 1);
+  const int64_t partials = int64_t{4} * (2 + position.cp) * shape.n_rows * n_heads * (v_dim + 1);
   const int64_t n_tokens = shape.context_tokens / position.cp + 2 * shape.block_size;
   return partials + 3 * dtype_bytes(compute, n_tokens * cached.elements());
 }

@@ -8,7 +8,7 @@ namespace {
 using Series = std::vector<const SweepResult*>;  // not empty
 
 bool same_series(const SweepPoint& a, const SweepPoint& b) {
-  return a.same_workload(b) && a.pp == b.pp && a.dp == b.dp;
+  return a.same_workload(b) && a.pp == b.pp && a.cp == b.cp && a.dp == b.dp && a.ep == b.ep;
 }
 
 // The results that ran, series by series, each by rising tp.

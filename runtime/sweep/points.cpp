@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 
 #include "runtime/config/split.hpp"
 
@@ -35,11 +36,17 @@ std::vector<SweepPoint> sweep_points(const SweepConfig& config) {
   for_each_workload(config, [&](size_t /*cluster*/, SweepPoint point) {
     for (const int pp : config.pp) {
       point.pp = pp;
-      for (const int dp : config.dp) {
-        point.dp = dp;
-        for (const int tp : config.tp) {
-          point.tp = tp;
-          points.push_back(point);
+      for (const int cp : config.cp) {
+        point.cp = cp;
+        for (const int dp : config.dp) {
+          point.dp = dp;
+          for (const int ep : config.ep) {
+            point.ep = ep;
+            for (const int tp : config.tp) {
+              point.tp = tp;
+              points.push_back(point);
+            }
+          }
         }
       }
     }
@@ -47,27 +54,54 @@ std::vector<SweepPoint> sweep_points(const SweepConfig& config) {
   return points;
 }
 
+namespace {
+
+constexpr int64_t unquantised = 1;
+
+// Calls visit(tp, pp, cp, dp) for every way of using exactly `used` devices.
+template <typename Visit>
+void for_each_split(const SweepConfig& config, int64_t batch, int used, Visit&& visit) {
+  for (const int cp : config.cp) {
+    if (used % cp != 0) continue;
+    for (int dp = 1; dp <= std::min<int64_t>(batch, used / cp); ++dp) {
+      for (int tp = 1; tp <= used / (cp * dp); ++tp) {
+        if (used % (tp * cp * dp) == 0) visit(tp, used / (tp * cp * dp), cp, dp);
+      }
+    }
+  }
+}
+
+std::vector<int> searched_ep(const SweepConfig& config,
+                             const ModelConfig& model,
+                             const SweepPoint& p) {
+  if (!config.ep.empty()) return config.ep;
+  if (!model.moe) return {1};
+  const std::set<int> degrees{1, p.tp, p.tp * p.cp * p.dp};
+  return {degrees.begin(), degrees.end()};
+}
+
+}  // namespace
+
 std::vector<SweepPoint> all_splits(const SweepConfig& config,
                                    const ModelConfig& model,
                                    const std::vector<int>& n_devices) {
-  constexpr int64_t unquantised = 1;
-  const std::vector<int> degrees = legal_tp(model, unquantised);
   std::vector<SweepPoint> points;
   for_each_workload(config, [&](size_t cluster, SweepPoint point) {
     const int n = n_devices[cluster];
     for (int used = 1; used <= n; ++used) {
       if (n % used != 0) continue;
-      for (int dp = 1; dp <= std::min<int64_t>(point.batch, used); ++dp) {
-        for (const int tp : degrees) {
-          if (used % (dp * tp) != 0) continue;
-          point.tp = tp;
-          point.pp = used / (dp * tp);
-          point.dp = dp;
-          const Mesh mesh{.tp = point.tp, .dp = point.dp, .pp = point.pp};
-          if (!why_illegal(model, mesh, config_of(config, point).parallel, unquantised))
+      for_each_split(config, point.batch, used, [&](int tp, int pp, int cp, int dp) {
+        point.tp = tp;
+        point.pp = pp;
+        point.cp = cp;
+        point.dp = dp;
+        for (const int ep : searched_ep(config, model, point)) {
+          point.ep = ep;
+          const ParallelConfig parallel = config_of(config, point).parallel;
+          if (!why_illegal(model, simulated_mesh(parallel), parallel, unquantised))
             points.push_back(point);
         }
-      }
+      });
     }
   });
   return points;
@@ -78,7 +112,9 @@ RunConfig config_of(const SweepConfig& config, const SweepPoint& point) {
   run.cluster.name = point.cluster;
   run.parallel.tp = point.tp;
   run.parallel.pp = point.pp;
+  run.parallel.cp = point.cp;
   run.parallel.dp = point.dp;
+  run.parallel.ep = point.ep;
   run.workload.batch = point.batch;
   run.workload.context = point.context;
   run.workload.prompt_tokens = point.prompt_tokens;
@@ -90,7 +126,6 @@ std::optional<std::string> why_refused(const RunConfig& config,
                                        const ClusterSpec& cluster) {
   const Mesh mesh = simulated_mesh(config.parallel);
   if (auto reason = why_too_many_devices(mesh, cluster)) return reason;
-  constexpr int64_t unquantised = 1;
   return why_illegal(model, mesh, config.parallel, unquantised);
 }
 

@@ -12,12 +12,15 @@
 
 namespace testbed {
 
-// Every combination of the lists: clusters outermost, then workloads, pp and dp; tp innermost.
+// Every combination of the lists: clusters outermost, then workloads, pp,
+// cp, dp and ep; tp innermost.
 std::vector<SweepPoint> sweep_points(const SweepConfig& config);
 
 // --best: for every cluster and workload all legal splits of all devices of the cluster, or of a
 // part of which the cluster holds a whole number. n_devices: by cluster, in the order of
-// config.clusters. A replica without a request would only idle, so dp is at most the batch.
+// config.clusters. A replica without a request would only idle, so dp is at most the batch. cp is
+// taken from config.cp. ep from config.ep, or if that is empty: experts cut over tp (1), whole ones
+// over tp, and over all ranks of a stage.
 std::vector<SweepPoint> all_splits(const SweepConfig& config,
                                    const ModelConfig& model,
                                    const std::vector<int>& n_devices);

@@ -84,15 +84,11 @@ void refuse_if_none_runs(const std::vector<SweepResult>& results) {
   for (const SweepResult& result : results)
     if (!result.refused) return;
   const SweepPoint& p = results.front().point;
-  throw ConfigError(
-      fmt::format("none of the sweep's {} points can run; tp {} x pp {} x dp {} on {}: "
-                  "{}",
-                  results.size(),
-                  p.tp,
-                  p.pp,
-                  p.dp,
-                  p.cluster,
-                  *results.front().refused));
+  throw ConfigError(fmt::format("none of the sweep's {} points can run; {} on {}: {}",
+                                results.size(),
+                                split_name(p),
+                                p.cluster,
+                                *results.front().refused));
 }
 
 }  // namespace

@@ -1,6 +1,15 @@
 #include "runtime/sweep/sweep_result.hpp"
 
+#include <fmt/format.h>
+
 namespace testbed {
+
+std::string split_name(const SweepPoint& p) {
+  std::string name = fmt::format("tp {} x pp {} x dp {}", p.tp, p.pp, p.dp);
+  if (p.cp > 1) name += fmt::format(" x cp {}", p.cp);
+  if (p.ep > 1) name += fmt::format(", ep {}", p.ep);
+  return name;
+}
 
 const WhatIfStep* SweepResult::what_if(Phase phase, WhatIf what_if) const {
   for (const WhatIfStep& step : what_if_steps)

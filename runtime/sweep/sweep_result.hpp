@@ -18,19 +18,24 @@ struct SweepPoint {
   std::string cluster;  // as given: a preset or a file
   int tp = 1;
   int pp = 1;
+  int cp = 1;
   int dp = 1;
+  int ep = 1;
   int64_t batch = 1;
   int64_t context = 0;
   int64_t prompt_tokens = 512;
   bool operator==(const SweepPoint&) const = default;
 
-  int64_t n_devices() const { return int64_t{tp} * pp * dp; }
+  int64_t n_devices() const { return int64_t{tp} * pp * cp * dp; }
   // Points of one series differ in their split alone.
   bool same_workload(const SweepPoint& other) const {
     return cluster == other.cluster && batch == other.batch && context == other.context &&
            prompt_tokens == other.prompt_tokens;
   }
 };
+
+// "tp 8 x pp 2 x dp 1", and where they are not 1 " x cp 2", ", ep 4".
+std::string split_name(const SweepPoint& point);
 
 // What every point is simulated again with.
 inline constexpr std::array what_ifs{

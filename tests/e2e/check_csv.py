@@ -7,9 +7,11 @@ import re
 import sys
 
 PARTS = ("weights_ms", "kv_ms", "compute_ms", "wire_ms", "wait_ms", "bubble_ms", "overhead_ms")
-INTEGERS = ("layers", "world_size", "rank", "tp", "pp", "cp", "dp", "steps", "weight_bytes", "kv_bytes", "flops")
+INTEGERS = ("layers", "world_size", "ep_degree", "rank", "tp", "pp", "cp", "dp", "steps", "weight_bytes", "kv_bytes", "flops")
 NUMBERS = ("step_ms", *PARTS)
-NULLABLE = ("timed_step_ms", "mfu", "mbu")
+NULLABLE = ("timed_step_ms", "mfu", "mbu", "ring_compute_ms", "ring_hidden_ms", "ring_exposed_ms", "experts_touched",
+            "experts_touched_uniform", "experts_worst_balance")
+TEXTS = ("cp_placement", "expert_exchange", "tp_comm")
 
 
 class Wrong(Exception):
@@ -44,6 +46,9 @@ def check(data):
         for name in NULLABLE:
             if row[name]:
                 number(row[name], f"line {i} {name}")
+        for name in TEXTS:
+            if not row[name]:
+                raise Wrong(f"line {i}: {name} is empty")
         values = {name: number(row[name], f"line {i} {name}") for name in NUMBERS}
         if min(values.values()) < 0:
             raise Wrong(f"line {i}: negative time")

@@ -26,7 +26,7 @@ def strict_loads(data):
 
 # Types as in the interface: INT is an integer token; NUM any finite number; OPT(x) may be null; a list [x] of x; a dict of
 # fields (more are allowed); MAP any object of strings.
-INT, NUM, STR, BOOL, MAP, NULL = "int", "num", "str", "bool", "map", "null"
+INT, NUM, STR, BOOL, MAP = "int", "num", "str", "bool", "map"
 
 
 def OPT(kind):
@@ -44,27 +44,34 @@ COLLECTIVE = {
     "exposed_us": NUM, "algbw_gb_s": OPT(NUM), "busbw_gb_s": OPT(NUM),
     "latest": [{"rank": INT, "count": INT, "median_us": NUM}]}
 LAYER = {**{name: INT for name in ("layer", "weight_bytes", "kv_bytes", "all_reduce_payload_bytes",
-                                   "all_reduce_wire_bytes")}, "memory_ms": NUM, "wire_ms": NUM}
+                                   "all_reduce_wire_bytes", "reduce_scatter_payload_bytes", "all_gather_payload_bytes")},
+         "memory_ms": NUM, "wire_ms": NUM}
 PIPELINE = {"flushed": BOOL, "bubble_measured": NUM, "bubble_formula": OPT(NUM), "bubble_from_stages": OPT(NUM),
             "stages": [{"stage": INT, "layers": [INT], "busy_ms": NUM, "transfer_ms": NUM, "idle_ms": NUM}]}
+RING_STEP = {"step": INT, "sent_bytes": INT, "transfer_is_bound": BOOL,
+             **{name: NUM for name in ("compute_ms", "transfer_ms", "hidden_ms", "exposed_ms", "wait_ms")}}
+EXPERTS = {"n_experts": INT, "top_k": INT, "exchange": STR, "all_to_all_bytes": [[INT]],
+           "per_layer": [{"layer": INT, "passes": INT, "tokens_per_expert": [INT], "touched": NUM, "touched_uniform": NUM,
+                          "touched_bytes": INT, "balance": NUM}]}
 PHASE = {
     "steps": INT, "step_ms": NUM, "bound_by": STR, "shares": SHARES, "mfu": OPT(NUM), "mbu": OPT(NUM), "flops": INT,
     "weight_bytes": INT, "kv_bytes": INT,
     "roofline": {"intensity_flop_per_byte": NUM, "ridge_flop_per_byte": NUM, "attainable_flops": NUM,
                  "achieved_flops": NUM, "regime": STR},
     "predicted": OPT({"cluster": STR, "step_ms": NUM, "shares": SHARES}),
-    "per_device": [DEVICE], "collectives": [COLLECTIVE], "layers": [LAYER], "pipeline": OPT(PIPELINE), "ring": NULL,
-    "experts": NULL}
+    "per_device": [DEVICE], "collectives": [COLLECTIVE], "layers": [LAYER], "pipeline": OPT(PIPELINE),
+    "ring": OPT([RING_STEP]), "experts": OPT(EXPERTS)}
 RECORD = {
     "schema": STR, "device": STR, "simulated": BOOL, "labels": [STR], "model": STR, "layers": INT, "world_size": INT,
-    "parallel": {name: INT for name in ("tp", "pp", "cp", "dp", "ep", "microbatches", "virtual_stages")},
+    "parallel": {**{name: INT for name in ("tp", "pp", "cp", "dp", "ep", "microbatches", "virtual_stages")},
+                 **{name: STR for name in ("cp_placement", "expert_exchange", "tp_comm")}},
     "requests": [{"prompt_tokens": INT, "generated_tokens": INT, "ids": [INT], "text": OPT(STR), "ttft_ms": OPT(NUM),
                   "tpot_ms": OPT(NUM)}],
     "timing": {"ttft_ms": OPT(NUM), "tpot_ms": OPT(NUM), "prefill_tokens_per_s": OPT(NUM), "decode_tokens_per_s": OPT(NUM),
                "step_ms": {"median": NUM, "p90": NUM, "p99": NUM, "min": NUM, "max": NUM, "n": INT}},
     "memory": [{name: INT for name in ("rank", "weights_bytes", "kv_bytes_per_token", "kv_pool_bytes", "kv_used_bytes",
                                        "kv_waste_bytes", "workspace_bytes", "capacity_bytes")}],
-    "checks": {"against_one_rank": {"mode": STR, "compared": INT, "max_abs_diff": OPT(NUM), "tolerance": OPT(NUM), "layers": INT, "tp": INT, "pp": INT, "virtual_stages": INT,
+    "checks": {"against_one_rank": {"mode": STR, "compared": INT, "max_abs_diff": OPT(NUM), "tolerance": OPT(NUM), "layers": INT, "tp": INT, "pp": INT, "virtual_stages": INT, "cp": INT, "ep": INT, "compute_dtype": STR,
                 "first_difference": OPT(STR)},
                "replicas_bitwise_equal": OPT(BOOL)},
     "instrument_overhead": OPT(NUM),
@@ -79,7 +86,7 @@ def is_type(value, kind):
         return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
     if kind == MAP:
         return isinstance(value, dict) and all(isinstance(v, str) for v in value.values())
-    return {STR: lambda: isinstance(value, str), BOOL: lambda: isinstance(value, bool), NULL: lambda: value is None}[kind]()
+    return {STR: lambda: isinstance(value, str), BOOL: lambda: isinstance(value, bool)}[kind]()
 
 
 def check_type(value, kind, where):
@@ -148,6 +155,10 @@ def check_phase(phase, record, where):
         raise Wrong(f"{where}.pipeline is {phase['pipeline']} for pp {record['parallel']['pp']}")
     if phase["pipeline"]:
         check_stages(phase["pipeline"], record, where)
+    if phase["ring"] is not None:
+        check_ring(phase, record, f"{where}.ring")
+    if phase["experts"] is not None:
+        check_experts(phase["experts"], record, f"{where}.experts")
     for i, collective in enumerate(phase["collectives"]):
         for late in collective["latest"]:
             if late["rank"] >= record["world_size"]:
@@ -158,6 +169,44 @@ def check_stages(pipeline, record, where):
     layers = sorted(layer for stage in pipeline["stages"] for layer in stage["layers"])
     if layers != list(range(record["layers"])) or len(pipeline["stages"]) != record["parallel"]["pp"]:
         raise Wrong(f"{where}.pipeline.stages do not hold each layer once")
+
+
+def check_ring(phase, record, where):
+    steps = phase["ring"]
+    cp = record["parallel"]["cp"]
+    if [step["step"] for step in steps] != list(range(cp)) or cp == 1:
+        raise Wrong(f"{where} has steps {[step['step'] for step in steps]} for cp {cp}")
+    for i, step in enumerate(steps):
+        check_sum(step["transfer_ms"], [step["hidden_ms"], step["exposed_ms"]], 1e-9 * max(1.0, step["transfer_ms"]),
+                  f"{where}[{i}].transfer_ms")
+    if steps[-1]["sent_bytes"] != 0:
+        raise Wrong(f"{where}: {steps[-1]['sent_bytes']} bytes are sent on after the last step")
+    # Replicas may have unequal numbers of steps; then the means are over different things.
+    wire_ms = sum(device["wire_ms"] for device in phase["per_device"]) / record["world_size"]
+    if sum(step["exposed_ms"] for step in steps) > wire_ms * (1 + 1e-6) + 1e-9 and record["parallel"]["dp"] == 1:
+        raise Wrong(f"{where}: more exposed transfer than the devices' {wire_ms} ms of interconnect")
+
+
+def check_experts(experts, record, where):
+    n_experts, top_k, world = experts["n_experts"], experts["top_k"], record["world_size"]
+    if experts["exchange"] != record["parallel"]["expert_exchange"] or not 0 < top_k <= n_experts:
+        raise Wrong(f"{where}: {top_k} of {n_experts}, exchange {experts['exchange']}")
+    for layer in experts["per_layer"]:
+        tokens, here = layer["tokens_per_expert"], f"{where} layer {layer['layer']}"
+        if len(tokens) != n_experts or sum(tokens) == 0 or sum(tokens) % top_k:
+            raise Wrong(f"{here}: {len(tokens)} experts got {sum(tokens)} tokens in all, {top_k} for each")
+        if abs(layer["balance"] - sum(tokens) / n_experts / max(tokens)) > 1e-9:
+            raise Wrong(f"{here}.balance is {layer['balance']} of {tokens}")
+        distinct = sum(1 for n in tokens if n)
+        if not top_k <= layer["touched"] <= distinct or not top_k - 1e-9 <= layer["touched_uniform"] <= n_experts:
+            raise Wrong(f"{here}: touched {layer['touched']}, uniform {layer['touched_uniform']}, {distinct} got tokens")
+        if layer["touched_bytes"] == 0 or not 0 < layer["passes"] <= sum(tokens) // top_k:
+            raise Wrong(f"{here}: {layer['passes']} passes read {layer['touched_bytes']} bytes each")
+    matrix = experts["all_to_all_bytes"]
+    if matrix and [len(row) for row in matrix] != [world] * world:
+        raise Wrong(f"{where}.all_to_all_bytes is not {world} x {world}")
+    if bool(matrix) != (experts["exchange"] == "all-to-all" and record["parallel"]["ep"] > 1):
+        raise Wrong(f"{where}.all_to_all_bytes of {len(matrix)} rows with exchange {experts['exchange']}")
 
 
 def check(record):

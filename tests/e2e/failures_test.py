@@ -9,7 +9,8 @@ import unittest
 from program import BIN, MPIRUN, model, run
 
 DEADLINE_S = 3
-LONG = ("--model", model("llama3_gqa"), "--prompt-ids", "1,2,3", "--gen-tokens", 200, "--ignore-eos", "--check", "off",
+LLAMA = model("llama3_gqa")
+LONG = ("--prompt-ids", "1,2,3", "--gen-tokens", 200, "--ignore-eos", "--check", "off",
         "--repeats", 100000, "--quiet", "--timeout", DEADLINE_S)
 
 
@@ -30,12 +31,12 @@ def ranks_of(parent):
 
 
 class Failures(unittest.TestCase):
-    def disturbed(self, sent, ranks=4, rank=2):
+    def disturbed(self, sent, *split, ranks=4, rank=2):
         """Runs a long job, sends `rank` a signal, and gives (exit code, stderr, seconds until the end)."""
         job = f"{os.getpid()}-{time.monotonic_ns()}"
         with tempfile.TemporaryFile() as errors:
             process = subprocess.Popen(
-                [MPIRUN, "90", str(ranks), BIN, "--tp", "2", "--pp", "2", *map(str, LONG)], stdin=subprocess.DEVNULL,
+                [MPIRUN, "90", str(ranks), BIN, *map(str, (*split, *LONG))], stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL, stderr=errors, env={**os.environ, "TESTBED_TEST_JOB": job})
             began = time.monotonic()
             while len(ranks_of(job)) < ranks and time.monotonic() - began < 20:
@@ -60,14 +61,16 @@ class Failures(unittest.TestCase):
         return code, text, took
 
     def test_a_stopped_rank_is_named_within_the_deadline(self):
-        code, text, took = self.disturbed(signal.SIGSTOP)
-        self.assertEqual(code, 3, text)
-        self.assertRegex(text, r"ranks? 2 \(")
-        self.assertIn(f"within {DEADLINE_S} s", text)
-        self.assertLess(took, DEADLINE_S + 5)
+        for split in (("--model", LLAMA, "--tp", 2, "--pp", 2), ("--model", LLAMA, "--cp", 4),
+                      ("--model", model("mixtral"), "--tp", 4, "--ep", 4, "--expert-exchange", "all-to-all")):
+            code, text, took = self.disturbed(signal.SIGSTOP, *split)
+            self.assertEqual(code, 3, text)
+            self.assertRegex(text, r"ranks? 2 \(")
+            self.assertIn(f"within {DEADLINE_S} s", text)
+            self.assertLess(took, DEADLINE_S + 5)
 
     def test_a_killed_rank_ends_the_job_at_once(self):
-        code, text, took = self.disturbed(signal.SIGKILL)
+        code, text, took = self.disturbed(signal.SIGKILL, "--model", LLAMA, "--tp", 2, "--pp", 2)
         self.assertNotEqual(code, 0)
         self.assertIn("rank 2", text)
         self.assertLess(took, DEADLINE_S + 5)

@@ -90,6 +90,12 @@ class Headline(unittest.TestCase):
 
 
 class Labels(unittest.TestCase):
+    def test_that_routing_is_drawn(self):
+        for name, label in (("mixtral", "token ids and experts are drawn, not computed: experts uniformly"),
+                            ("llama3_gqa", "token ids are drawn, not computed")):
+            got = record(1, "--device", "sim", "--model", model(name), "--prompt-ids", "1,2", "--gen-tokens", 2)
+            self.assertIn(label, got["labels"])
+
     def test_every_output_says_simulated(self):
         out, files = reported(*ON_DGX, "--tp", 2, "--pp", 2, "--model", LLAMA, *IDS)
         self.assertTrue(out.startswith("SIMULATED: "), out[:80])

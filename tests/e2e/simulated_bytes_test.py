@@ -12,7 +12,8 @@ ON_DGX = ("--device", "sim", "--cluster", "dgx-h100")
 class RealBytes(unittest.TestCase):
     PHASE = ("steps", "flops_total", "model_flops_total", "weight_bytes_total", "kv_bytes_total", "flops", "kv_bytes",
              "kv_write_bytes")
-    LAYER = ("layer", "weight_bytes", "kv_bytes", "all_reduce_payload_bytes")
+    LAYER = ("layer", "weight_bytes", "kv_bytes", "all_reduce_payload_bytes", "reduce_scatter_payload_bytes",
+             "all_gather_payload_bytes")
     # Which rank of a stage reads an embedding row depends on the ids, which a simulation does not know.
     DEVICE = ("rank", "tp", "pp", "dp", "steps", "flops", "kv_bytes", "kv_write_bytes")
     TRAFFIC = ("op", "axis", "site", "n", "groups", "calls", "per_step", "payload_bytes", "payload_bytes_per_step")
@@ -30,12 +31,18 @@ class RealBytes(unittest.TestCase):
         self.assertEqual(list(real["phases"]), list(simulated["phases"]))
         for name, phase in real["phases"].items():
             other = simulated["phases"][name]
-            self.assertEqual(only(self.PHASE, phase), only(self.PHASE, other))
-            for fields, part in ((self.LAYER, "layers"), (self.DEVICE, "per_device"), (self.TRAFFIC, "collectives")):
+            drawn = {layer["layer"] for layer in phase["experts"]["per_layer"]} if phase["experts"] else set()
+            unknown = {"weight_bytes", "weight_bytes_total"} if drawn else set()
+            self.assertEqual(only(set(self.PHASE) - unknown, phase), only(set(self.PHASE) - unknown, other))
+            for layer, its in zip(phase["layers"], other["layers"], strict=True):
+                fields = set(self.LAYER) - (unknown if layer["layer"] in drawn else set())
+                self.assertEqual(only(fields, layer), only(fields, its), name)
+            for fields, part in ((self.DEVICE, "per_device"), (self.TRAFFIC, "collectives")):
                 self.assertEqual([only(fields, entry) for entry in phase[part]],
                                  [only(fields, entry) for entry in other[part]], (name, part))
         first, other = (r["phases"]["prefill"] for r in (real, simulated))  # the prompt's ids are known
-        self.assertEqual(each("weight_bytes", first["per_device"]), each("weight_bytes", other["per_device"]))
+        if not first["experts"]:
+            self.assertEqual(each("weight_bytes", first["per_device"]), each("weight_bytes", other["per_device"]))
 
     def test_tensor_parallel(self):
         for name, tp in (("llama3_gqa", 2), ("smollm_tied", 3), ("llama_mha_f32", 4)):
@@ -48,6 +55,42 @@ class RealBytes(unittest.TestCase):
             with self.subTest(model=name, split=split):
                 real, simulated = self.both(name, 2, split)
                 self.check_wire(real, simulated)
+
+    def test_context_parallel(self):
+        """Around the ring the prompt's blocks; decoding, partial results. MLA has its latents in the cache, gemma3 most
+        of its layers a window: what the ring leaves out of them is the same."""
+        prompt = ("--prompt-ids", ",".join(str(7 * i % 300) for i in range(60)), "--kv-block-size", 4)
+        for name, ranks, split in (("llama3_gqa", 2, ("--cp", 2)), ("gemma3", 4, ("--cp", 2, "--tp", 2)),
+                                   ("llama_5layers", 4, ("--cp", 4, "--cp-layout", "contiguous"))):
+            with self.subTest(model=name, split=split):
+                real, simulated = self.both(name, ranks, split, *prompt)
+                mine, other = (r["phases"]["prefill"]["ring"] for r in (real, simulated))
+                self.assertEqual(each("sent_bytes", mine), each("sent_bytes", other))
+                self.assertGreater(mine[0]["sent_bytes"], 0)
+                self.assertIsNone(simulated["phases"]["decode"]["ring"])
+
+    def test_sequence_parallel_tp(self):
+        for name, ranks, split in (("llama3_gqa", 2, ("--tp", 2)), ("gemma2", 4, ("--tp", 2, "--pp", 2))):
+            with self.subTest(model=name, split=split):
+                real, _ = self.both(name, ranks, (*split, "--tp-comm", "reduce-scatter"))
+                for layer in real["phases"]["prefill"]["layers"]:
+                    self.assertEqual(layer["all_reduce_payload_bytes"], 0)
+                    # The last layer of a stage passes slices on; the next stage gathers, outside its layers.
+                    passes_on = "--pp" in split and layer["layer"] == real["layers"] // 2 - 1
+                    self.assertEqual(layer["reduce_scatter_payload_bytes"],
+                                     layer["all_gather_payload_bytes"] * (2 if passes_on else 1))
+
+    def test_experts_cut_over_tp(self):
+        """Which experts a token draws is not known to a simulation, so which weights are read is not; what it has to
+        multiply, keep and send is."""
+        for name, ranks, split in (("deepseek_v2", 2, ("--cp", 2)), ("mixtral", 2, ("--tp", 2)),
+                                   ("gpt_oss", 2, ("--tp", 2, "--tp-comm", "reduce-scatter")),
+                                   ("gemma4_moe", 2, ("--pp", 2))):
+            with self.subTest(model=name, split=split):
+                real, simulated = self.both(name, ranks, split)
+                for phase, other in zip(*(r["phases"].values() for r in (real, simulated)), strict=True):
+                    for mine, drawn in zip(*(p["experts"]["per_layer"] for p in (phase, other)), strict=True):
+                        self.assertEqual(sum(mine["tokens_per_expert"]), sum(drawn["tokens_per_expert"]))
 
     def test_both_and_replicas(self):
         for name, ranks, split in (("qwen2", 4, ("--tp", 2, "--pp", 2)), ("llama3_gqa", 2, ("--dp", 2))):

@@ -121,6 +121,29 @@ class Sweep(unittest.TestCase):
             self.assertLessEqual(rate, found["best"]["tokens_per_s_per_device"])
         self.assertGreaterEqual(len(result["points"]), 8)
 
+    def test_context_and_expert_degrees(self):
+        args = ("--model", "mixtral-8x7b", "--layers", 4, "--tp", "2,4", "--cp", "1,2", "--ep", "1,2", "--gen-tokens", 3)
+        code, out, err = sweep(*args)
+        self.assertEqual(code, 0, err)
+        self.assertLessEqual(max(map(len, out.splitlines())), 100)
+        self.assertIn("tp pp cp  dp  ep", out)
+        result = sweep_json(*args)
+        points = {(p["sweep"]["tp"], p["sweep"]["cp"], p["sweep"]["ep"]): p for p in result["points"]}
+        self.assertEqual(set(points), {(tp, cp, ep) for tp in (2, 4) for cp in (1, 2) for ep in (1, 2)})
+        for (tp, cp, ep), point in points.items():
+            degrees = point["parallel"]
+            self.assertEqual((degrees["tp"], degrees["cp"], degrees["ep"]), (tp, cp, ep))
+            self.assertEqual(point["world_size"], tp * cp)
+        # Each series of one cp and ep has crossovers of its own.
+        self.assertEqual({(c["cp"], c["ep"]) for c in result["crossovers"]}, {(cp, ep) for cp in (1, 2) for ep in (1, 2)})
+
+    def test_best_searches_expert_groups(self):
+        result = sweep_json("--model", "mixtral-8x7b", "--layers", 4, "--best", "tpot", "--batch", 2, "--cp", "1,2",
+                            "--gen-tokens", 3)
+        splits = {tuple(p["parallel"][axis] for axis in ("tp", "pp", "cp", "dp", "ep")) for p in result["points"]}
+        self.assertLessEqual({(8, 1, 1, 1, 1), (8, 1, 1, 1, 8), (4, 1, 2, 1, 8), (2, 1, 1, 2, 4)}, splits)
+        self.assertEqual({cp for _, _, cp, _, _ in splits}, {1, 2})
+
     def test_mistakes_are_one_line(self):
         for args, says in ((("--device", "cpu"), "mpirun fixes the number of ranks"),
                            (("--cluster", "no-such"), "no-such"),

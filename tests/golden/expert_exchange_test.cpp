@@ -91,7 +91,7 @@ Touched touched_parts(int n) {
     q2 = missed(std::min(n_groups, 2 * n_groups / n), group_size);
   } else {
     const int size = n_experts / n;
-    const double same_group = (n / n_groups - 1.0) / (n - 1.0);
+    const double same_group = (static_cast<double>(n) / n_groups - 1.0) / (n - 1.0);
     q = missed(1, size);
     q2 = same_group * missed(1, 2 * size) + (1.0 - same_group) * missed(2, size);
   }

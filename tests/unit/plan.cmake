@@ -1,2 +1,5 @@
 testbed_unit_test(plan_claims_test testbed_plan fmt::fmt)
 testbed_unit_test(plan_test testbed_plan fmt::fmt)
+testbed_unit_test(plan_kv_families_test testbed_commands testbed_plan fmt::fmt)
+testbed_unit_test(plan_experts_test testbed_plan fmt::fmt)
+testbed_unit_test(plan_rows_test testbed_plan fmt::fmt)

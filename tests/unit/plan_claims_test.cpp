@@ -98,20 +98,35 @@ TEST(Arithmetic, what_fits) {
 }
 
 TEST(Arithmetic, windows) { expect_row("Windows"); }
-TEST(Arithmetic, shared_k_and_v) { expect_row("One cache for K and V"); }
+TEST(Arithmetic, shared_k_and_v) {
+  expect_row("One cache for K and V",
+             {{"gemma4-26b-a4b's full layers (K = V), cached as keys and values", "2", "1"}});
+}
 
 TEST(Arithmetic, mla) {
   expect_row("MLA saves",
              {{"DeepSeek-V2 (69,120 B a token) against DeepSeek 67B (GQA, 389,120 B), both bf16",
                "93",
                "82"},
-              {"against its own 128 heads as MHA (3,932,160 B), both bf16", "93", "98"}});
+              {"against its own 128 heads of 128 as MHA (3,932,160 B), both bf16", "93", "98"}});
 }
 
 TEST(Arithmetic, moe) {
   expect_row("MoE, 26 B with 4 B active",
              {{"fewer bytes at batch 32, 128 experts, top-8", "6.5", "1.1"},
               {"all weights in 8 bits, as sometimes written", "24.2", "26.0"}});
+}
+
+// The preset is smaller than its name.
+TEST(Arithmetic, moe_preset) {
+  expect_row("MoE, gemma4-26b-a4b as it is",
+             {{"parameters", "26", "25.2"},
+              {"weights in 8 bits, all", "24.2", "23.5"},
+              {"weights in 8 bits that a token reads", "3.7", "3.6"},
+              {"fewer bytes at batch 1", "6.5", "6.6"},
+              {"all weights read by an H100", "7.8", "7.5"},
+              {"a token's weights read by an H100", "1.2", "1.1"},
+              {"fewer bytes at batch 32", "6.5", "1.1"}});
 }
 
 TEST(Arithmetic, attention) {

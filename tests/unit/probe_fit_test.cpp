@@ -3,6 +3,8 @@
 
 #include <cmath>
 
+#include "kernels/attention_cost.hpp"
+#include "kernels/base/contiguous_sequence.hpp"
 #include "kernels/cost.hpp"
 #include "kernels/sim/op_time.hpp"
 #include "runtime/probe/fit_device.hpp"
@@ -65,14 +67,15 @@ std::vector<MeasuredOp> measured_on(const DeviceSpec& device) {
   }
   for (const int64_t context : {16, 512, 8192}) {
     for (const int64_t n_rows : {int64_t{1}, context}) {
-      const AttentionSequence sequence{.n_rows = n_rows, .first_position = context - n_rows};
+      const ContiguousSequence contiguous(n_rows, context);
+      const AttentionSequence sequence = contiguous.view();
       ops.push_back(timed(device,
                           {.kind = OpKind::attention,
                            .shape = {.n_sequences = 1,
                                      .n_query_rows = n_rows,
                                      .longest_context = context,
                                      .n_kv_heads = 8},
-                           .cost = attention_cost({&sequence, 1}, 0, 8, 8, 128, DType::BF16),
+                           .cost = attention_cost({&sequence, 1}, 0, 8, {8, 128, 128}),
                            .point = AttentionPoint{.context = context}}));
     }
   }

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
+
 #include "kernels/base/errors.hpp"
 #include "runtime/config/presets.hpp"
 #include "runtime/sweep/points.hpp"
@@ -81,13 +83,60 @@ TEST(SweepPoints, best_searches_the_legal_splits_of_the_devices_and_of_whole_par
   EXPECT_EQ(all_splits(config, llama70(), {101}).size(), 1U);
 }
 
+// {tp, pp, cp, dp, ep} of the splits of one cluster.
+std::vector<std::array<int, 5>> splits_of(const SweepConfig& config,
+                                          const char* model,
+                                          int n_devices) {
+  std::vector<std::array<int, 5>> splits;
+  for (const SweepPoint& p :
+       all_splits(config, read_model_config(locate_model(model)), {n_devices})) {
+    splits.push_back({p.tp, p.pp, p.cp, p.dp, p.ep});  // NOLINT
+  }
+  return splits;
+}
+
+TEST(SweepPoints, best_searches_expert_groups_and_the_given_context_degrees) {
+  SweepConfig config;
+  config.clusters = {"c"};
+  config.batch = {2};
+  config.ep = {};
+  // Experts cut over tp, whole over tp, and over all ranks of a stage.
+  EXPECT_THAT(splits_of(config, "mixtral-8x7b", 2),
+              testing::UnorderedElementsAre(ElementsAre(1, 1, 1, 1, 1),
+                                            ElementsAre(2, 1, 1, 1, 1),
+                                            ElementsAre(2, 1, 1, 1, 2),
+                                            ElementsAre(1, 2, 1, 1, 1),
+                                            ElementsAre(1, 1, 1, 2, 1),
+                                            ElementsAre(1, 1, 1, 2, 2)));
+  EXPECT_THAT(splits_of(config, "llama3-8b", 2), testing::SizeIs(4)) << "it has no experts";
+  config.cp = {2};
+  config.ep = {1};
+  EXPECT_THAT(splits_of(config, "mixtral-8x7b", 2), ElementsAre(ElementsAre(1, 1, 2, 1, 1)));
+}
+
+TEST(SweepPoints, context_and_expert_degrees_are_swept_and_named) {
+  SweepConfig config;
+  config.clusters = {"c"};
+  config.tp = {2, 4};
+  config.cp = {1, 2};
+  config.ep = {1, 2};
+  const std::vector<SweepPoint> points = sweep_points(config);
+  ASSERT_EQ(points.size(), 8U);
+  EXPECT_EQ(points[7], (SweepPoint{.cluster = "c", .tp = 4, .cp = 2, .ep = 2}));
+  EXPECT_EQ(config_of(config, points[7]).parallel,
+            (ParallelConfig{.tp = 4, .cp = 2, .dp = 1, .ep = 2}));
+  EXPECT_EQ(points[7].n_devices(), 8) << "expert groups are of the same devices";
+  EXPECT_EQ(split_name(points[7]), "tp 4 x pp 1 x dp 1 x cp 2, ep 2");
+  EXPECT_EQ(split_name(points[0]), "tp 2 x pp 1 x dp 1");
+}
+
 TEST(SweepPoints, refusals_say_what_is_wrong) {
   SweepConfig config;
   const ModelConfig model = llama70();
   const ClusterSpec cluster = cluster_of(8);
   EXPECT_EQ(why_refused(config_of(config, at_tp(8)), model, cluster), std::nullopt);
   EXPECT_EQ(why_refused(config_of(config, at_tp(16)), model, cluster),
-            "tp 16 x pp 1 x dp 1 = 16 devices, and eight has 8");
+            "tp 16 x pp 1 x cp 1 x dp 1 = 16 devices, and eight has 8");
   EXPECT_THAT(*why_refused(config_of(config, at_tp(3)), model, cluster),
               HasSubstr("legal for llama3-70b: 1, 2, 4, 8"));
 }
@@ -132,6 +181,18 @@ TEST(Crossover, says_from_where_links_cost_more_than_memory_and_compute) {
   EXPECT_EQ(crossovers[0].tp, 2);
   EXPECT_EQ(crossovers[0].tp_over_work, 8) << "at tp 4 they are equal";
   EXPECT_DOUBLE_EQ(crossovers[0].now.compute_ms, 4);
+}
+
+TEST(Crossover, splits_that_differ_in_cp_or_ep_are_series_of_their_own) {
+  const auto crossovers = find_crossovers(
+      {result_of({.cluster = "c", .tp = 1, .cp = 2}, {.memory_ms = 4}),
+       result_of({.cluster = "c", .tp = 2, .ep = 2}, {.memory_ms = 2, .interconnect_ms = 3}),
+       result_of({.cluster = "c", .tp = 2, .cp = 2}, {.memory_ms = 2, .interconnect_ms = 5})});
+  ASSERT_EQ(crossovers.size(), 2U);
+  EXPECT_EQ(crossovers[0].series.cp, 2);
+  EXPECT_EQ(crossovers[0].tp, 2);
+  EXPECT_FALSE(crossovers[0].may_be_lower);
+  EXPECT_EQ(crossovers[1].series.ep, 2);
 }
 
 TEST(Crossover, cause_is_null_without_the_simulation_that_tells_it) {

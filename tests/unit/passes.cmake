@@ -1,0 +1,1 @@
+testbed_unit_test(passes_test testbed_commands)

@@ -1,0 +1,1 @@
+testbed_unit_test(row_exchange_test testbed_comm)
