@@ -4,29 +4,19 @@ ranks between the repeats of the same process; MBU is weight and KV bytes per se
 
   python3 benchmarks/engine.py [build/testbed]
 """
-import json
-import os
-import subprocess
 import sys
-import tempfile
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+from testbed_run import launched
+
 FLOOR = 0.7
 
 
 def main():
-    program = sys.argv[1] if len(sys.argv) > 1 else os.path.join(ROOT, "build", "testbed")
-    launcher = os.path.join(ROOT, "scripts", "mpirun.sh")
     worst = 1.0
     print(f"{'split':<8}{'decode step ms':>16}{'min':>9}{'max':>9}{'read loop GB/s':>16}{'MBU':>7}   floor {FLOOR}")
     for name, ranks, split in (("1 rank", 1, ()), ("tp 2", 2, ("--tp", "2"))):
-        with tempfile.TemporaryDirectory() as folder:
-            path = os.path.join(folder, "record.json")
-            subprocess.run([launcher, "300", str(ranks), program, *split, "--model", "llama3-8b", "--layers", "4",
-                            "--prompt-tokens", "16", "--gen-tokens", "17", "--check", "off", "--warmup", "1",
-                            "--repeats", "7", "--quiet", "--json", path], check=True)
-            with open(path, encoding="utf-8") as file:
-                record = json.load(file)
+        record = launched(ranks, [*split, "--model", "llama3-8b", "--layers", "4", "--prompt-tokens", "16",
+                                  "--gen-tokens", "17", "--warmup", "1", "--repeats", "7"], limit_s=300)
         decode = record["phases"]["decode"]
         step = record["timing"]["step_ms"]
         peak = decode["memory_domains"][0]["peak_gb_s"] * 1e9

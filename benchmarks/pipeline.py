@@ -5,28 +5,18 @@ sender computes. Fails if a step with several microbatches takes as long as its 
 
   python3 benchmarks/pipeline.py [build/testbed]
 """
-import json
-import os
-import subprocess
 import sys
-import tempfile
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+from testbed_run import launched
 
 
 def main():
-    program = sys.argv[1] if len(sys.argv) > 1 else os.path.join(ROOT, "build", "testbed")
-    launcher = os.path.join(ROOT, "scripts", "mpirun.sh")
     serial = False
     print(f"{'microbatches':<14}{'phase':<9}{'step ms':>9}{'stages busy ms':>20}{'measured':>10}{'of stages':>11}{'formula':>9}")
     for m in (1, 2, 4, 8):
-        with tempfile.TemporaryDirectory() as folder:
-            path = os.path.join(folder, "record.json")
-            subprocess.run([launcher, "200", "2", program, "--pp", "2", "--batch", "8", "--microbatches", str(m),
-                            "--model", "smollm2-135m", "--layers", "8", "--prompt-tokens", "192", "--gen-tokens", "24",
-                            "--check", "off", "--repeats", "3", "--quiet", "--json", path], check=True)
-            with open(path, encoding="utf-8") as file:
-                record = json.load(file)
+        record = launched(2, ["--pp", "2", "--batch", "8", "--microbatches", str(m), "--model", "smollm2-135m",
+                              "--layers", "8", "--prompt-tokens", "192", "--gen-tokens", "24", "--repeats", "3"],
+                          limit_s=200)
         for phase in ("prefill", "decode"):
             part = record["phases"][phase]
             pipeline = part["pipeline"]

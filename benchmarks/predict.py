@@ -11,15 +11,14 @@ than the bound.
   python3 benchmarks/predict.py [--program build/testbed] [--rounds 3] [--model llama3-8b] [--layers 2] [--bound 0.10]
 """
 import argparse
-import json
 import os
 import statistics
 import subprocess
 import sys
 import tempfile
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-LAUNCHER = os.path.join(ROOT, "scripts", "mpirun.sh")
+from testbed_run import LAUNCHER, ROOT, record_of
+
 LIMIT_S = "600"
 SPLITS = {"tp 1": (1, ()), "tp 2": (2, ("--tp", "2")), "pp 2": (2, ("--pp", "2"))}
 PHASES = {"prefill": "ttft_ms", "decode": "tpot_ms"}
@@ -31,22 +30,15 @@ def workload(args):
             "--gen-tokens", str(args.gen_tokens), "--ignore-eos"]
 
 
-def record_of(command, folder):
-    path = os.path.join(folder, "record.json")
-    subprocess.run([*command, "--quiet", "--json", path], check=True)
-    with open(path, encoding="utf-8") as file:
-        return json.load(file)
-
-
-def measure(args, split, folder):
+def measure(args, split):
     ranks, options = SPLITS[split]
     return record_of([LAUNCHER, LIMIT_S, str(ranks), args.program, "--device", "cpu", "--threads", "1", *options,
-                      *workload(args), "--check", "off", "--warmup", "1", "--repeats", "3"], folder)
+                      *workload(args), "--check", "off", "--warmup", "1", "--repeats", "3"])
 
 
-def predict(args, split, preset, folder):
+def predict(args, split, preset):
     _, options = SPLITS[split]
-    return record_of([args.program, "--device", "sim", "--cluster", preset, *options, *workload(args)], folder)
+    return record_of([args.program, "--device", "sim", "--cluster", preset, *options, *workload(args)])
 
 
 def one_round(args, folder):
@@ -56,8 +48,8 @@ def one_round(args, folder):
                     str(PROBE_MAX_BYTES), "--quiet", "--toml", preset], check=True)
     pairs = {}
     for split in SPLITS:
-        measured = measure(args, split, folder)["timing"]
-        predicted = predict(args, split, preset, folder)["timing"]
+        measured = measure(args, split)["timing"]
+        predicted = predict(args, split, preset)["timing"]
         for phase, field in PHASES.items():
             pairs[split, phase] = predicted[field], measured[field]
     return pairs

@@ -14,21 +14,26 @@ def program():
     return sys.argv[1] if len(sys.argv) > 1 else os.path.join(ROOT, "build", "testbed")
 
 
-def _record(command):
+def record_of(command):
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "record.json")
-        subprocess.run([*command, "--check", "off", "--quiet", "--json", path], check=True)
+        subprocess.run([*command, "--quiet", "--json", path], check=True)
         with open(path, encoding="utf-8") as file:
             return json.load(file)
 
 
+def launched(ranks, options, limit_s=600):
+    """On CPU ranks with the program's own choice of threads, unchecked."""
+    return record_of([LAUNCHER, str(limit_s), str(ranks), program(), "--device", "cpu", "--check", "off", *options])
+
+
 def measured(ranks, options, limit_s=600):
     """One thread a rank, so that all splits compute alike."""
-    return _record([LAUNCHER, str(limit_s), str(ranks), program(), "--device", "cpu", "--threads", "1", *options])
+    return launched(ranks, ("--threads", "1", *options), limit_s)
 
 
 def simulated(cluster, options):
-    return _record([program(), "--device", "sim", "--cluster", cluster, *options])
+    return record_of([program(), "--device", "sim", "--cluster", cluster, *options])
 
 
 def median_and_spread(values):

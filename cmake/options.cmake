@@ -1,9 +1,12 @@
 # What every target of ours is compiled with: linked PRIVATE as testbed_options, so no global flags.
 add_library(testbed_options INTERFACE)
 target_include_directories(testbed_options INTERFACE ${PROJECT_SOURCE_DIR})
-target_compile_options(testbed_options INTERFACE -Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror
-                       -Wno-missing-field-initializers # designated initializers name what differs from the defaults
-                       $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>) # g++ 12 warns of "x" + string in its own headers (its bug 105651)
+set(testbed_warnings -Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror
+                     -Wno-missing-field-initializers) # designated initializers name what differs from the defaults
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  list(APPEND testbed_warnings -Wno-restrict) # g++ 12 warns of "x" + string in its own headers (its bug 105651)
+endif()
+target_compile_options(testbed_options INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:${testbed_warnings}>") # nvcc has its own: cmake/cuda.cmake
 
 set(TESTBED_SANITIZE "" CACHE STRING "Sanitizers for every target, as for -fsanitize= (presets asan, tsan)")
 if(TESTBED_SANITIZE)

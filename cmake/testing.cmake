@@ -1,4 +1,4 @@
-# How a test is declared. Layers are labels: unit, mpi (also mpi2 for two ranks), golden, e2e, fuzz.
+# How a test is declared. Layers are labels: unit, mpi (also mpi2 for two ranks), golden, e2e, fuzz; gpu with TESTBED_GPU_TESTS.
 # PROCESSORS keeps tests of several ranks from sharing cores with others under ctest -j.
 find_package(GTest REQUIRED)
 include(GoogleTest)
@@ -7,7 +7,8 @@ set(testbed_mpirun ${PROJECT_SOURCE_DIR}/scripts/mpirun.sh)
 set(testbed_test_environment TESTBED_SOURCE_DIR=${PROJECT_SOURCE_DIR} TESTBED_MPIRUN=${testbed_mpirun}
                              TESTBED_SMOLLM2=${PROJECT_SOURCE_DIR}/models/SmolLM2-135M-Instruct.Q4_1.gguf)
 if(TESTBED_SANITIZE)
-  # Only a full call stack names the Open MPI library that a leak comes from (scripts/lsan_openmpi.supp).
+  # Where Open MPI's plugins are unloaded, only a full call stack names the library that a leak comes from
+  # (scripts/lsan_openmpi.supp). It makes a test up to seven times as slow: tests/mpi keep the plugins instead.
   set(testbed_mpi_sanitizer "ASAN_OPTIONS=string_append:,fast_unwind_on_malloc=0")
 endif()
 # A test's own source is mostly compile time (14 s sanitized at -O1, 7 s at -O0); what it tests keeps the preset's optimisation.
@@ -15,9 +16,11 @@ set(testbed_test_compile_options -O1)
 if(TESTBED_SANITIZE)
   set(testbed_test_compile_options -O0)
 endif()
+option(TESTBED_GPU_TESTS "Build the tests that need a GPU (tests/gpu.sh runs them)" OFF)
 set(TESTBED_TIMEOUT_SCALE 1 CACHE STRING "Factor on every test's time limit (sanitizers, tests/run.sh --all)")
 add_custom_target(unit_tests)
 add_custom_target(mpi_tests)
+add_custom_target(mpi2_tests) # what the tests labelled mpi2 start
 add_custom_target(golden_tests)
 
 # One process, one ctest test per TEST.
@@ -49,6 +52,10 @@ function(testbed_mpi_executable name)
   target_link_libraries(${name} PRIVATE ${ARGN} testbed_options GTest::gtest GTest::gmock MPI::MPI_CXX)
   target_compile_definitions(${name} PRIVATE TESTBED_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
   target_compile_options(${name} PRIVATE ${testbed_test_compile_options})
+  if(TESTBED_SANITIZE MATCHES "address")
+    target_sources(${name} PRIVATE ${PROJECT_SOURCE_DIR}/tests/mpi/keep_libraries.cpp)
+    target_link_options(${name} PRIVATE -Wl,--export-dynamic-symbol=dlclose)
+  endif()
   add_dependencies(mpi_tests ${name})
 endfunction()
 
@@ -64,18 +71,24 @@ function(testbed_mpi_test name target n_ranks)
   endif()
   math(EXPR timeout "${arg_TIMEOUT} * ${TESTBED_TIMEOUT_SCALE}")
   math(EXPR ctest_timeout "${timeout} + 15")
+  if(n_ranks EQUAL 2)
+    add_dependencies(mpi2_tests ${target})
+  endif()
   add_test(NAME ${name} COMMAND ${testbed_mpirun} ${timeout} ${n_ranks} $<TARGET_FILE:${target}> ${arg_ARGS})
   set_tests_properties(
     ${name} PROPERTIES LABELS "mpi;mpi${n_ranks};${arg_LABELS}" TIMEOUT ${ctest_timeout} PROCESSORS ${n_ranks}
-                       ENVIRONMENT "${testbed_test_environment}" ENVIRONMENT_MODIFICATION "${testbed_mpi_sanitizer}"
-                       FIXTURES_REQUIRED "${arg_FIXTURES}")
+                       ENVIRONMENT "${testbed_test_environment}" FIXTURES_REQUIRED "${arg_FIXTURES}")
 endfunction()
 
-# testbed_e2e_test(NAME script [ARGS ...] [TIMEOUT seconds] [PROCESSORS n] [FIXTURES ...]): runs tests/e2e/SCRIPT (.py or .sh),
-# which finds in its environment TESTBED_BIN (the program), TESTBED_SOURCE_DIR, TESTBED_MPIRUN (scripts/mpirun.sh: SECONDS N
-# PROGRAM ARGS...) and TESTBED_SMOLLM2 (the real model's path, there with FIXTURES smollm2).
+# testbed_e2e_test(NAME script [ARGS ...] [TARGET program] [TIMEOUT seconds] [PROCESSORS n] [FIXTURES ...]): runs
+# tests/e2e/SCRIPT (.py or .sh), which finds in its environment TESTBED_BIN (the program: TARGET, by default testbed),
+# TESTBED_SOURCE_DIR, TESTBED_MPIRUN (scripts/mpirun.sh: SECONDS N PROGRAM ARGS...) and TESTBED_SMOLLM2 (the real model's path,
+# there with FIXTURES smollm2).
 function(testbed_e2e_test name script)
-  cmake_parse_arguments(PARSE_ARGV 2 arg "" "TIMEOUT;PROCESSORS" "ARGS;FIXTURES")
+  cmake_parse_arguments(PARSE_ARGV 2 arg "" "TARGET;TIMEOUT;PROCESSORS" "ARGS;FIXTURES")
+  if(NOT DEFINED arg_TARGET)
+    set(arg_TARGET testbed)
+  endif()
   if(NOT DEFINED arg_TIMEOUT)
     set(arg_TIMEOUT 120)
   endif()
@@ -83,8 +96,8 @@ function(testbed_e2e_test name script)
   if(NOT DEFINED arg_PROCESSORS)
     set(arg_PROCESSORS 2)
   endif()
-  if(NOT TARGET testbed)
-    message(WARNING "testbed_e2e_test(${name}): there is no target testbed")
+  if(NOT TARGET ${arg_TARGET})
+    message(WARNING "testbed_e2e_test(${name}): there is no target ${arg_TARGET}")
     return()
   endif()
   set(path ${PROJECT_SOURCE_DIR}/tests/e2e/${script})
@@ -97,7 +110,7 @@ function(testbed_e2e_test name script)
   set_tests_properties(
     ${name}
     PROPERTIES LABELS e2e TIMEOUT ${timeout} PROCESSORS ${arg_PROCESSORS}
-               ENVIRONMENT "${testbed_test_environment};TESTBED_BIN=$<TARGET_FILE:testbed>"
+               ENVIRONMENT "${testbed_test_environment};TESTBED_BIN=$<TARGET_FILE:${arg_TARGET}>"
                ENVIRONMENT_MODIFICATION "${testbed_mpi_sanitizer}"
                FIXTURES_REQUIRED "${arg_FIXTURES}")
 endfunction()

@@ -2,23 +2,54 @@
 
 namespace testbed {
 
-OpCost linear_cost(
-    int64_t m, int64_t n, int64_t k, int64_t model_rows, DType weight, DType activation) {
+int64_t expansion_ops(int64_t n_weights, const WeightFormat& weight) {
+  constexpr int64_t counted_for = 64;
+  const auto of_64 = [&]() -> int64_t {
+    switch (weight.coding) {
+      case WeightCoding::plain:
+        return 0;
+      case WeightCoding::int8:
+        return 392;
+      case WeightCoding::fp8:
+        return 273;
+      case WeightCoding::int4:
+        break;
+    }
+    if (weight.offset == WeightOffset::eight) return 177;
+    return weight.offset == WeightOffset::minimum ? 218 : 242;
+  }();
+  return (n_weights * of_64 + counted_for - 1) / counted_for;
+}
+
+OpCost linear_cost(int64_t m,
+                   int64_t n,
+                   int64_t k,
+                   int64_t model_rows,
+                   const WeightFormat& weight,
+                   DType activation) {
   return {.flops = 2 * m * n * k,
           .model_flops = 2 * m * model_rows * k,
-          .weight_bytes = dtype_bytes(weight, n * k),
+          .weight_bytes = weight.n_bytes(n, k),
+          .expansion_ops = expansion_ops(n * k, weight),
           .activation_bytes = dtype_bytes(activation, m * k) + dtype_bytes(activation, m * n)};
 }
 
-OpCost grouped_linear_cost(
-    int64_t m, int64_t n_matrices, int64_t n, int64_t k, DType weight, DType activation) {
+OpCost grouped_linear_cost(int64_t m,
+                           int64_t n_matrices,
+                           int64_t n,
+                           int64_t k,
+                           const WeightFormat& weight,
+                           DType activation) {
   OpCost cost = linear_cost(m, n, k, n, weight, activation);
   cost.weight_bytes *= n_matrices;
+  cost.expansion_ops *= n_matrices;
   return cost;
 }
 
-OpCost embed_cost(int64_t m, int64_t n_gathered, int64_t d_model, DType weight, DType activation) {
-  return {.weight_bytes = n_gathered * dtype_bytes(weight, d_model),
+OpCost embed_cost(
+    int64_t m, int64_t n_gathered, int64_t d_model, const WeightFormat& weight, DType activation) {
+  return {.weight_bytes = weight.n_bytes(n_gathered, d_model),
+          .expansion_ops = expansion_ops(n_gathered * d_model, weight),
           .activation_bytes = dtype_bytes(activation, m * d_model)};
 }
 

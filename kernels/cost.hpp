@@ -7,22 +7,45 @@
 
 #include "kernels/base/dtype.hpp"
 #include "kernels/base/op_cost.hpp"
+#include "kernels/base/weight_format.hpp"
 
 namespace testbed {
 
+// What turning quantised weights into numbers costs a GPU, in instructions of its lanes; 0 for
+// plain weights. Counted in the sm_90 code of kernels/cuda/quantised_linear.cu (the loop of
+// FewRows, per 64 weights, of the costlier group size): all instructions, or twice the integer ones
+// if that is more, since an SM starts 128 lanes' instructions a cycle and does 64 lanes' of
+// integers. docs/calibration.md has the counts.
+int64_t expansion_ops(int64_t n_weights, const WeightFormat& weight);
+constexpr int64_t lanes_per_sm = 128;
+
+// Products of so many rows expand quantised weights as they multiply, which overlaps the reading of
+// weights; above, the weights are expanded first. 64 rows need 128 FLOPs a weight, for which tensor
+// cores take as long as memory does for a byte.
+constexpr int64_t most_fused_rows = 64;
+
 // y[m, n] = x[m, k] * W[n, k]^T: 2mnk FLOPs, W read once. model_rows of the n rows count for MFU
 // (replicas do not).
-OpCost linear_cost(
-    int64_t m, int64_t n, int64_t k, int64_t model_rows, DType weight, DType activation);
+OpCost linear_cost(int64_t m,
+                   int64_t n,
+                   int64_t k,
+                   int64_t model_rows,
+                   const WeightFormat& weight,
+                   DType activation);
 
 // m rows, each times one of n_matrices matrices [n, k]: 2mnk FLOPs; the matrices that have rows are
 // read once. Experts: m counts a token once per chosen expert. Heads: m = tokens * heads.
-OpCost grouped_linear_cost(
-    int64_t m, int64_t n_matrices, int64_t n, int64_t k, DType weight, DType activation);
+OpCost grouped_linear_cost(int64_t m,
+                           int64_t n_matrices,
+                           int64_t n,
+                           int64_t k,
+                           const WeightFormat& weight,
+                           DType activation);
 
 // Gathers n_gathered of a table's rows (those of the m tokens that this device owns) of d_model
 // elements.
-OpCost embed_cost(int64_t m, int64_t n_gathered, int64_t d_model, DType weight, DType activation);
+OpCost embed_cost(
+    int64_t m, int64_t n_gathered, int64_t d_model, const WeightFormat& weight, DType activation);
 
 // n_rows rows of d elements, read and written once each, plus the norm weight: about 4 FLOPs an
 // element. n_reads: 1 for a plain norm, 2 when a residual is added, which is also written.

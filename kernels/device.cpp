@@ -19,7 +19,7 @@ void Device::embed(std::span<const int32_t> ids,
         const int64_t n_gathered = std::count_if(ids.begin(), ids.end(), [&](int32_t id) {
           return id >= first_id && id < first_id + table.n_rows();
         });
-        return embed_cost(out.n_rows(), n_gathered, table.n_cols(), table.dtype(), out.dtype());
+        return embed_cost(out.n_rows(), n_gathered, table.n_cols(), table.format(), out.dtype());
       },
       [&] { do_embed(ids, table, first_id, out); });
 }
@@ -40,6 +40,13 @@ void Device::add_rms_norm(
       {OpKind::norm, x.n_rows(), x.dtype()},
       [&] { return norm_cost(x.n_rows(), row_width(x), true, x.dtype()); },
       [&] { do_add_rms_norm(residual, x, weight, eps, out); });
+}
+
+void Device::count_add_rms_norm(TensorView residual) {
+  counted(
+      {OpKind::norm, residual.n_rows(), residual.dtype()},
+      [&] { return norm_cost(residual.n_rows(), row_width(residual), true, residual.dtype()); },
+      [] {});
 }
 
 void Device::add(TensorView residual, TensorView x) {
@@ -67,22 +74,14 @@ void Device::linear(TensorView x,
                     TensorView bias,
                     TensorView y,
                     std::optional<int64_t> n_model_rows) {
-  CHECK(x.n_rows() == y.n_rows() && row_width(x) == weight.n_cols());
-  CHECK(row_width(y) == weight.n_rows());
-  CHECK(bias.empty() || bias.n_elements() == weight.n_rows());
+  check_product(x, weight, bias, y);
   counted(
       {OpKind::linear,
        x.n_rows(),
-       product_operands(x, weight.dtype()),
+       product_operands(x, weight.format()),
        {.m = x.n_rows(), .n = weight.n_rows(), .k = weight.n_cols()}},
       [&] {
-        OpCost cost = linear_cost(x.n_rows(),
-                                  weight.n_rows(),
-                                  weight.n_cols(),
-                                  weight.model_rows(),
-                                  weight.dtype(),
-                                  x.dtype());
-        if (!bias.empty()) cost.weight_bytes += bias.n_bytes();
+        OpCost cost = product_cost(x, weight, bias);
         if (n_model_rows) {
           cost.model_flops = 2 * *n_model_rows * weight.model_rows() * weight.n_cols();
         }

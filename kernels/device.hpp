@@ -6,6 +6,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -18,7 +20,9 @@
 #include "kernels/base/routing.hpp"
 #include "kernels/base/row_max.hpp"
 #include "kernels/base/tensor.hpp"
+#include "kernels/base/weight_format.hpp"
 #include "kernels/cost.hpp"
+#include "kernels/quantise.hpp"
 
 namespace testbed {
 
@@ -31,16 +35,24 @@ class WeightMatrix {
     virtual ~Storage() = default;
   };
   WeightMatrix() = default;
-  WeightMatrix(int64_t n_rows, int64_t n_cols, DType dtype, std::shared_ptr<Storage> storage)
+  WeightMatrix(int64_t n_rows,
+               int64_t n_cols,
+               const WeightFormat& format,
+               std::shared_ptr<Storage> storage)
       : n_rows_(n_rows),
         n_cols_(n_cols),
         model_rows_(n_rows),
-        dtype_(dtype),
+        format_(format),
         storage_(std::move(storage)) {}
   int64_t n_rows() const { return n_rows_; }
   int64_t n_cols() const { return n_cols_; }
-  DType dtype() const { return dtype_; }
-  int64_t n_bytes() const { return dtype_bytes(dtype_, n_rows_ * n_cols_); }
+  const WeightFormat& format() const { return format_; }
+  // Of plain elements.
+  DType dtype() const {
+    CHECK(!format_.is_quantised());
+    return format_.dtype;
+  }
+  int64_t n_bytes() const { return format_.n_bytes(n_rows_, n_cols_); }
   Storage& storage() const { return *storage_; }
   // Rows that count for MFU: fewer than n_rows where this rank holds replicas of another rank's KV
   // heads.
@@ -51,8 +63,15 @@ class WeightMatrix {
   int64_t n_rows_ = 0;
   int64_t n_cols_ = 0;
   int64_t model_rows_ = 0;
-  DType dtype_ = DType::BF16;
+  WeightFormat format_;
   std::shared_ptr<Storage> storage_;
+};
+
+// One product of Device::linear_group.
+struct LinearOperands {
+  const WeightMatrix* weight = nullptr;  // [n, k]
+  TensorView bias;                       // F32 [n] or empty
+  TensorView y;                          // [m, n]
 };
 
 // Rotary frequencies; cos and sin are multiplied by `multiplier` (YaRN).
@@ -64,6 +83,9 @@ struct RopeFrequencies {
 
 struct AttentionParams {
   std::span<const AttentionSequence> sequences;
+  // Not 0: within a section, calls of equal id have the same sequences, which a device then
+  // prepares once.
+  int64_t id = 0;
   int64_t window = 0;                   // visible tokens including the query's own; 0 = all
   float scale = 1.0F;                   // of q.k
   float softcap = 0.0F;                 // scores become softcap * tanh(score / softcap); 0 = none
@@ -102,17 +124,62 @@ class Device {
   virtual DType compute_dtype() const = 0;
   // False for a simulated device: its tensors have shapes and addresses, and no memory behind them.
   virtual bool holds_data() const { return true; }
-  // What its ops, and whoever works with it, are stamped by.
+  // What its ops, and whoever works with it, are stamped by. On a device that works behind the
+  // host's back a stamp is a ticket: settle_stamps() waits for the device, and stamp_ns() then
+  // gives the time by host_clock(), for plain times too.
   const Clock& clock() const { return clock_; }
+  virtual const Clock& host_clock() const { return clock_; }
+  virtual void settle_stamps() {}
+  virtual int64_t stamp_ns(int64_t stamp) const { return stamp; }
+  virtual int64_t stamp_error_ns() const { return 0; }  // bound, so far
 
   // Tensors that live on the device.
   virtual Tensor allocate(DType dtype, Shape shape) = 0;
   // An empty matrix, then filled by blocks of rows [first_row, ...) from host memory, so that
-  // loading never holds a whole row-major copy. rows: [n, n_cols] in the matrix's dtype.
-  virtual WeightMatrix allocate_weight(int64_t n_rows, int64_t n_cols, DType dtype) = 0;
+  // loading never holds a whole row-major copy. rows: [n, n_cols] in the matrix's dtype; of a
+  // quantised matrix in its format.
+  virtual WeightMatrix allocate_weight(int64_t n_rows,
+                                       int64_t n_cols,
+                                       const WeightFormat& format) = 0;
   virtual void store_rows(const WeightMatrix& weight, int64_t first_row, TensorView rows) = 0;
+  virtual void store_rows(const WeightMatrix& weight,
+                          int64_t first_row,
+                          const QuantisedRows& rows) = 0;
+  // work(begin, end) over [0, n), cut at multiples of granule, by the threads that a device lends
+  // the host while it is idle; here the caller alone. Rows of different panels of 16 may be stored
+  // from them.
+  virtual void on_host_threads(int64_t n,
+                               int64_t /*granule*/,
+                               const std::function<void(int64_t, int64_t)>& work) {
+    if (n > 0) work(0, n);
+  }
+  // Copies between host tensors and this device's, behind the ops so far; done on return. A device
+  // that holds no data copies nothing.
+  virtual void upload(TensorView host, TensorView device) = 0;
+  virtual void download(TensorView device, TensorView host) = 0;
+  // x[i] = 0.01 (i % 17 - 8): what stands for a cache that nothing was computed into.
+  virtual void fill_synthetic(TensorView x) = 0;
+  // Waits until all ops so far are done.
+  virtual void synchronize() {}
+  // Whether sections are captured.
+  virtual bool captures() const { return false; }
+  // How it went about its work, for the record.
+  virtual std::map<std::string, std::string> facts() const { return {}; }
+  // A piece of a step: work() calls ops and communicators of this device, and nothing in it waits
+  // for the device if key != 0. A device may then capture it as a graph, and replay that for pieces
+  // of equal key: equally shaped work. before_capture is called on every rank that captures.
+  virtual void section(uint64_t /*key*/,
+                       const std::function<void()>& work,
+                       const std::function<void()>& /*before_capture*/) {
+    work();
+  }
+  // What a profiler shows of the host's work (kernels/named_range.hpp).
+  virtual void begin_range(std::string_view /*name*/, int64_t /*index*/) {}
+  virtual void end_range() {}
 
   void set_sink(CostSink* sink) { sink_ = sink; }
+  // Test aid (--inject slow-device): ops take so many times as long; the host sleeps after them.
+  void set_slowdown(double factor) { slowdown_ = factor; }
 
   // out[i, :] = table[ids[i] - first_id, :] for the ids that this shard of the table holds, else 0.
   void embed(std::span<const int32_t> ids,
@@ -124,6 +191,9 @@ class Device {
   // residual += x; out = rms_norm(residual).
   void add_rms_norm(
       TensorView residual, TensorView x, TensorView weight, float eps, TensorView out);
+  // The same, done within another call (Communicator::all_reduce_add_norm): its cost is counted
+  // here, its time there.
+  void count_add_rms_norm(TensorView residual);
   // residual += x.
   void add(TensorView residual, TensorView x);
   // rms_norm over each head, in place. x [m, heads, head_dim]; weight F32 [head_dim] or empty
@@ -137,6 +207,18 @@ class Device {
               TensorView bias,
               TensorView y,
               std::optional<int64_t> n_model_rows = std::nullopt);
+  // y_i = x W_i^T + bias_i for several matrices that see the same x. One op on a device that does
+  // them in one go, else one each; the costs are those of linear() either way.
+  void linear_group(TensorView x, std::span<const LinearOperands> products);
+  // gate_up [m, 2f] = x W^T + bias, out [m, f] = activation(gate, up). One op on a device that does
+  // them in one go, else linear() and gated_activation(); costs and results are those of the two
+  // either way, and a single op's time is the linear's.
+  void linear_gated(TensorView x,
+                    const WeightMatrix& weight,
+                    TensorView bias,
+                    Activation activation,
+                    TensorView gate_up,
+                    TensorView out);
   // Rotates pairs, in place. x [m, heads, head_dim]; positions [m].
   void rope(TensorView x, std::span<const int64_t> positions, const RopeFrequencies& frequencies);
   // Stores k [m, n_kv_heads, head_dim] and v [m, n_kv_heads, v_dim] (empty if kv has no v) at
@@ -210,6 +292,17 @@ class Device {
                          const WeightMatrix& weight,
                          TensorView bias,
                          TensorView y) = 0;
+  // Whether linear_group is an op of its own here; else its parts are.
+  virtual bool groups_products() const { return false; }
+  virtual void do_linear_group(TensorView x, std::span<const LinearOperands> products);
+  // The same of linear_gated, with such a matrix.
+  virtual bool gates_products(const WeightMatrix& /*weight*/) const { return false; }
+  virtual void do_linear_gated(TensorView x,
+                               const WeightMatrix& weight,
+                               TensorView bias,
+                               Activation activation,
+                               TensorView gate_up,
+                               TensorView out);
   virtual void do_rope(TensorView x,
                        std::span<const int64_t> positions,
                        const RopeFrequencies& frequencies) = 0;
@@ -275,9 +368,13 @@ class Device {
   };
   template <typename Cost, typename Run>
   void counted(const Op& op, Cost&& cost, Run&& run);
+  template <typename Run>
+  void slowly(Run&& run);
 
   const Clock& clock_;
   CostSink* sink_ = nullptr;
+  double slowdown_ = 1.0;
+  int64_t owed_ns_ = 0;  // what it has yet to sleep: short sleeps take too long
 };
 
 }  // namespace testbed

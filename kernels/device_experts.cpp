@@ -9,7 +9,7 @@ namespace {
 void check_alike(std::span<const WeightMatrix> weights) {
   for (const WeightMatrix& w : weights) {
     CHECK(w.n_rows() == weights[0].n_rows() && w.n_cols() == weights[0].n_cols());
-    CHECK(w.dtype() == weights[0].dtype());
+    CHECK(w.format() == weights[0].format());
   }
 }
 
@@ -32,9 +32,11 @@ void Device::head_linear(TensorView x, std::span<const WeightMatrix> weights, Te
   counted(
       {OpKind::linear,
        m,
-       product_operands(x, w.dtype()),
+       product_operands(x, w.format()),
        {.m = m, .n = w.n_rows(), .k = w.n_cols(), .n_matrices = n_heads}},
-      [&] { return grouped_linear_cost(m, n_heads, w.n_rows(), w.n_cols(), w.dtype(), x.dtype()); },
+      [&] {
+        return grouped_linear_cost(m, n_heads, w.n_rows(), w.n_cols(), w.format(), x.dtype());
+      },
       [&] { do_head_linear(x, weights, y); });
 }
 
@@ -80,11 +82,11 @@ void Device::expert_linear(TensorView x,
   counted(
       {OpKind::expert_linear,
        x.n_rows(),
-       product_operands(x, w.dtype()),
+       product_operands(x, w.format()),
        {.m = x.n_rows(), .n = w.n_rows(), .k = w.n_cols(), .n_matrices = n_touched}},
       [&] {
         OpCost cost = grouped_linear_cost(
-            x.n_rows(), n_touched, w.n_rows(), w.n_cols(), w.dtype(), x.dtype());
+            x.n_rows(), n_touched, w.n_rows(), w.n_cols(), w.format(), x.dtype());
         if (!biases.empty()) cost.weight_bytes += n_touched * dtype_bytes(DType::F32, w.n_rows());
         cost.model_flops = 2 * n_model_rows * w.n_rows() * w.n_cols();
         return cost;

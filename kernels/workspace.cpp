@@ -17,7 +17,7 @@ TensorView Workspace::take(DType dtype, Shape shape) {
     // Chunks double, so that a long prefill settles on a few of them.
     const int64_t last = chunks_.empty() ? 0 : chunks_.back().n_bytes();
     const int64_t n_words = std::max({needed, smallest_chunk, 2 * last}) / 4;
-    chunks_.push_back(device_.allocate(DType::I32, {n_words}));
+    chunks_.push_back(allocate_(DType::I32, {n_words}));
     offset_ = 0;
   }
   auto* begin = static_cast<std::byte*>(chunks_[chunk_].data()) + offset_;

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <utility>
 #include <vector>
 
 #include "kernels/device.hpp"
@@ -11,7 +13,11 @@ namespace testbed {
 
 class Workspace {
  public:
-  explicit Workspace(Device& device) : device_(device) {}
+  // Chunks come from allocate(dtype, shape): by default the device's.
+  using Allocate = std::function<Tensor(DType, Shape)>;
+  explicit Workspace(Device& device)
+      : allocate_([&device](DType dtype, Shape shape) { return device.allocate(dtype, shape); }) {}
+  explicit Workspace(Allocate allocate) : allocate_(std::move(allocate)) {}
 
   // An uninitialised tensor, 64-byte aligned, valid until the enclosing Frame ends.
   TensorView take(DType dtype, Shape shape);
@@ -35,7 +41,7 @@ class Workspace {
   };
 
  private:
-  Device& device_;
+  Allocate allocate_;
   std::vector<Tensor> chunks_;  // byte buffers; earlier views stay valid when one is added
   size_t chunk_ = 0;
   int64_t offset_ = 0;  // bytes used of chunks_[chunk_]

@@ -4,11 +4,12 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
+#include <optional>
 
 #include "kernels/base/errors.hpp"
 #include "kernels/cpu/probes.hpp"
-#include "parallel/comm/clock_sync.hpp"
-#include "parallel/comm/inject.hpp"
+#include "launch/rank_parts.hpp"
 #include "runtime/commands/rank_plan.hpp"
 #include "runtime/config/split.hpp"
 #include "runtime/serving/memory_plan.hpp"
@@ -18,21 +19,35 @@ namespace {
 
 constexpr int64_t default_llc_bytes = int64_t{32} << 20;
 
-// The delays that concern this rank, one after the other.
-std::function<void()> delays_of(const std::vector<DelayInjection>& delays,
-                                int rank,
-                                bool may_spin) {
-  std::vector<std::function<void()>> mine;
-  for (const DelayInjection& delay : delays) {
-    if (delay.rank == rank) mine.push_back(delay_hook(delay.delay_us, delay.every, may_spin));
-  }
-  if (mine.empty()) return {};
-  return [mine] {
-    for (const std::function<void()>& delay : mine) delay();
-  };
+// What the fastest of the run's products can reach: quantised weights are multiplied as integers.
+double peak_of_products(CpuProcess& process,
+                        const RunConfig& config,
+                        const RunInputs& inputs,
+                        const ShardPosition& position) {
+  const DType compute = config.compute_dtype;
+  const double peak = process.peak_flops(compute);
+  if (compute != DType::BF16) return peak;
+  const bool integers = multiplies_in_integers(planned_quantised_formats(
+      *inputs.source, inputs.model, position, resident_weights(config), compute));
+  return integers ? std::max(peak, process.peak_flops(DType::I8)) : peak;
 }
 
-MachineInfo machine_info(const MpiWorld& world, CpuProcess& process, DType compute) {
+// TESTBED_ONE_SHOT_BYTES: fixed instead of measured, and without the norm, so that runs can be
+// compared collective by collective.
+std::optional<AllReduceSizes> fixed_sizes() {
+  const char* text = std::getenv("TESTBED_ONE_SHOT_BYTES");  // NOLINT(concurrency-mt-unsafe)
+  if (text == nullptr) return std::nullopt;
+  char* end = nullptr;
+  const int64_t n_bytes = std::strtoll(text, &end, 10);
+  if (end == text || *end != '\0' || n_bytes < 0) {
+    throw ConfigError(fmt::format("TESTBED_ONE_SHOT_BYTES={}: not a number of bytes", text));
+  }
+  return AllReduceSizes{.one_shot_bytes = n_bytes, .fuses_norm = false};
+}
+
+}  // namespace
+
+MachineInfo cpu_machine(const MpiWorld& world, CpuProcess& process, double peak_flops) {
   const Binding& binding = process.binding();
   // Ranks that share cores share their arithmetic.
   const double share =
@@ -45,14 +60,12 @@ MachineInfo machine_info(const MpiWorld& world, CpuProcess& process, DType compu
       .threads = process.pool()->n_threads(),
       .cores_on_host = world.n_usable_cores(),
       .llc_bytes = process.llc_bytes(),
-      .peak_flops = share * process.peak_flops(compute),
+      .peak_flops = share * peak_flops,
       .read_bandwidth_sample = [&process] { return process.read_bandwidth_sample(); },
       .environment = world.settings(),
       .libraries = {{"mpi", world.library()}, {"compiler", __VERSION__}}};
   return machine;
 }
-
-}  // namespace
 
 MemoryRecord cpu_memory(const RunConfig& config,
                         const RunInputs& inputs,
@@ -83,10 +96,10 @@ CpuProcess::CpuProcess(const MpiWorld& world, std::optional<int> threads)
   pool_ = std::make_shared<cpu::ThreadPool>(n_threads, may_spin_);
 }
 
-double CpuProcess::peak_flops(DType compute) {
+double CpuProcess::peak_flops(DType operands) {
   constexpr double seconds = 0.05;
-  const auto [entry, is_new] = peaks_.try_emplace(compute, 0.0);
-  if (is_new) entry->second = cpu::peak_flops(compute, seconds, *pool_, isa_);
+  const auto [entry, is_new] = peaks_.try_emplace(operands, 0.0);
+  if (is_new) entry->second = cpu::peak_flops(operands, seconds, *pool_, isa_);
   return entry->second;
 }
 
@@ -128,41 +141,66 @@ CpuRank::CpuRank(MpiWorld& world,
   world.set_waiting({.deadline_s = config.timeout_s, .may_spin = process.may_spin()});
   control_ = world.make_control();
   const MemoryRecord planned = cpu_memory(config, inputs, mesh, world.rank());
-  if (const auto reason = why_hosts_lack_memory(*control_, world.host(), {planned})) {
+  if (const auto reason = why_places_lack_memory(*control_, "host " + world.host(), {planned})) {
     throw ConfigError(*reason + " (more ranks, --layers, or a smaller batch or context would fit)");
   }
-  tp_ = world.make_group(mesh.group(world.rank(), Axis::tp), Axis::tp);
+  const std::optional<AllReduceSizes> sizes = fixed_sizes();
+  tp_ = world.make_group(
+      mesh.group(world.rank(), Axis::tp), Axis::tp, sizes.value_or(AllReduceSizes{}));
   cp_ = world.make_group(mesh.group(world.rank(), Axis::cp), Axis::cp);
   ep_ = world.make_group(mesh.group(world.rank(), Axis::ep), Axis::ep);
   pp_ = world.make_group(mesh.group(world.rank(), Axis::pp), Axis::pp);
-  pp_tokens_ = world.make_group(mesh.group(world.rank(), Axis::pp), Axis::pp);
-  tp_->set_before_all_reduce(delays_of(config.inject, world.rank(), process.may_spin()));
-
-  const auto make_device = [&process](DType compute) -> std::unique_ptr<Device> {
-    return std::make_unique<CpuDevice>(process.pool(), process.isa(), compute);
+  pp_tokens_ = world.make_host_group(mesh.group(world.rank(), Axis::pp), Axis::pp);
+  const std::shared_ptr<Faults> faults = Faults::of(
+      config.inject, world.rank(), {.seed = config.sampling.seed, .may_spin = process.may_spin()});
+  if (faults != nullptr) {
+    for (Communicator* group : {&*tp_, &*cp_, &*ep_, &*pp_, &*pp_tokens_}) {
+      group->add_hooks(faults);
+    }
+  }
+  const double slowdown = slowdown_of(world.faults(), faults);
+  const auto make_device = [&process, slowdown](DType compute) -> std::unique_ptr<Device> {
+    auto device = std::make_unique<CpuDevice>(process.pool(), process.isa(), compute);
+    device->set_slowdown(slowdown);
+    return device;
   };
   device_ = make_device(config.compute_dtype);
   ControlChannel& control = *control_;
-  context_ = std::make_unique<RankContext>(
-      RankContext{.config = config,
-                  .inputs = inputs,
-                  .mesh = mesh,
-                  .rank = world.rank(),
-                  .device = *device_,
-                  .make_device = make_device,
-                  .groups = {*tp_, *cp_, *ep_, *pp_, *pp_tokens_},
-                  .control = control,
-                  .machine = machine_info(world, process, config.compute_dtype),
-                  .planned = planned,
-                  .clock_estimate =
-                      [&control, hosts = world.hosts()] {
-                        const ClockOffset offset = estimate_clock_offset(control, hosts);
-                        return ClockEstimate{offset.offset_ns, offset.error_ns};
-                      },
-                  .transports = {{Axis::tp, std::string(tp_->transport())},
-                                 {Axis::cp, std::string(cp_->transport())},
-                                 {Axis::ep, std::string(ep_->transport())},
-                                 {Axis::pp, std::string(pp_->transport())}}});
+  context_ = std::make_unique<RankContext>(RankContext{
+      .config = config,
+      .inputs = inputs,
+      .mesh = mesh,
+      .rank = world.rank(),
+      .device = *device_,
+      .make_device = make_device,
+      .groups = {*tp_, *cp_, *ep_, *pp_, *tp_, *ep_, *pp_tokens_},
+      .control = control,
+      .machine = cpu_machine(
+          world,
+          process,
+          peak_of_products(
+              process, config, inputs, shard_position(config.parallel, mesh, world.rank()))),
+      .planned = planned,
+      .clock_estimate = clock_estimates(world, control),
+      .transports =
+          [this] {
+            std::map<Axis, std::string> transports;
+            for (const Communicator* group : {&*tp_, &*cp_, &*ep_, &*pp_}) {
+              transports[group->group().axis] = group->transport();
+            }
+            return transports;
+          },
+      .host_transports = {{Axis::pp, std::string(pp_tokens_->transport())}}});
+  MachineInfo& machine = context_->machine;
+  machine.read_bandwidth_sample = slowed(machine.read_bandwidth_sample, slowdown);
+  machine.deeds = deeds_of(faults);
+  std::map<std::string, std::string>& told = machine.environment;
+  if (tp_->size() > 1) {
+    told["all-reduces"] = sizes ? fmt::format("one-shot to {} bytes (TESTBED_ONE_SHOT_BYTES)",
+                                              sizes->one_shot_limit(tp_->size()))
+                                : tp_->tune();
+  }
+  if (!world.exchange_within_host().empty()) told["within the host"] = world.exchange_within_host();
 }
 
 }  // namespace testbed

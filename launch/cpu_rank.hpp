@@ -21,8 +21,8 @@ class CpuProcess {
   const std::shared_ptr<cpu::ThreadPool>& pool() const { return pool_; }
   cpu::Isa isa() const { return isa_; }
   bool may_spin() const { return may_spin_; }
-  double peak_flops(DType compute);  // measured the first time it is asked for
-  double read_bandwidth_sample();    // bytes/s, now
+  double peak_flops(DType operands);  // measured the first time it is asked for
+  double read_bandwidth_sample();     // bytes/s, now
   int64_t llc_bytes() const { return llc_bytes_; }
   // Set when more threads were asked for than the binding has cores (D19).
   const std::string& warning() const { return warning_; }
@@ -50,6 +50,9 @@ MemoryRecord cpu_memory(const RunConfig& config,
                         const RunInputs& inputs,
                         const Mesh& mesh,
                         int rank);
+
+// The machine as this rank has it; peak_flops: of its process. The process outlives what is made.
+MachineInfo cpu_machine(const MpiWorld& world, CpuProcess& process, double peak_flops);
 
 // One configuration on this rank: the mesh's groups and the context that run_rank takes.
 class CpuRank {

@@ -3,6 +3,7 @@
 #include <system_error>
 
 #include "kernels/base/errors.hpp"
+#include "parallel/comm/layout.hpp"
 
 namespace testbed {
 
@@ -13,6 +14,11 @@ void refuse_idle_gpu(DeviceChoice device, const std::filesystem::path& device_fi
         "this host has an NVIDIA device and this build no CUDA device: --device cpu runs on the "
         "processor, --device sim simulates");
   }
+}
+
+void refuse_gpu_options(Layout layout, bool allow_shared_gpu) {
+  if (const auto reason = why_not_on_cpu(layout)) throw ConfigError(*reason);
+  if (allow_shared_gpu) throw ConfigError("--allow-shared-gpu is of --device cuda");
 }
 
 void refuse_idle_cluster_options(const ClusterConfig& cluster) {

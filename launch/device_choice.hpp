@@ -12,6 +12,9 @@ namespace testbed {
 void refuse_idle_gpu(DeviceChoice device,
                      const std::filesystem::path& device_file = "/dev/nvidiactl");
 
+// Options that only GPUs have are refused where ranks run on processors.
+void refuse_gpu_options(Layout layout, bool allow_shared_gpu);
+
 // Options that only a simulated cluster has are refused where none is simulated.
 void refuse_idle_cluster_options(const ClusterConfig& cluster);
 

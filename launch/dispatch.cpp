@@ -5,15 +5,20 @@
 #include <cstdio>
 #include <functional>
 
+#include "kernels/base/byte_stream.hpp"
 #include "kernels/base/errors.hpp"
+#include "launch/accept_rank.hpp"
 #include "launch/cpu_rank.hpp"
 #include "launch/device_choice.hpp"
+#include "launch/gpu.hpp"
 #include "launch/probe_rank.hpp"
 #include "parallel/comm/sim_control.hpp"
+#include "runtime/commands/accept.hpp"
 #include "runtime/commands/compare.hpp"
 #include "runtime/commands/plan.hpp"
 #include "runtime/commands/predict.hpp"
 #include "runtime/commands/probe.hpp"
+#include "runtime/commands/probe_acceptance.hpp"
 #include "runtime/commands/run.hpp"
 #include "runtime/commands/sim_fit.hpp"
 #include "runtime/commands/simulate.hpp"
@@ -80,7 +85,20 @@ std::vector<MemoryRecord> plans_of(const MpiWorld& world,
   return plans;
 }
 
+// Of what was measured, beside the prediction for the cluster if one is named.
+int report(MpiWorld& world,
+           const RunConfig& config,
+           const std::optional<ClusterSpec>& cluster,
+           std::optional<RunOutcome> outcome) {
+  return on_process_zero(world, [&] {
+    if (cluster) add_prediction(outcome->record, config, *cluster);
+    write_reports(config.output, *outcome, resolve_mesh(config.parallel, world.size()));
+    return static_cast<int>(ExitCode::ok);
+  });
+}
+
 int run_on_cpu(MpiWorld& world, const RunConfig& config, const RunInputs& inputs) {
+  refuse_gpu_options(config.layout, config.allow_shared_gpu);
   refuse_idle_cluster_options(config.cluster);
   const std::unique_ptr<ControlChannel> control = world.make_control();
   check_outputs(config.output, *control);
@@ -88,27 +106,57 @@ int run_on_cpu(MpiWorld& world, const RunConfig& config, const RunInputs& inputs
   if (config.cluster.name) cluster = read_cluster(*config.cluster.name);
   const std::unique_ptr<CpuProcess> process = start_cpu_process(world, *control, config.threads);
   const CpuRank rank(world, *process, config, inputs);
-  std::optional<RunOutcome> outcome = run_rank(rank.context());
-  return on_process_zero(world, [&] {
-    if (cluster) add_prediction(outcome->record, config, *cluster);
-    write_reports(config.output, *outcome, rank.context().mesh);
-    return static_cast<int>(ExitCode::ok);
-  });
+  return report(world, config, cluster, run_rank(rank.context()));
 }
 
-int run(MpiWorld& world, const RunConfig& config) {
-  refuse_idle_gpu(config.device);
+int run_on_gpus(MpiWorld& world, const RunConfig& config, const RunInputs& inputs) {
+  refuse_idle_cluster_options(config.cluster);
+  check_outputs(config.output, *world.make_control());
+  std::optional<ClusterSpec> cluster;
+  if (config.cluster.name) cluster = read_cluster(*config.cluster.name);
+  std::optional<RunOutcome> outcome = run_on_gpu(world, config, inputs);
+  return report(world, config, cluster, std::move(outcome));
+}
+
+// --device auto: GPUs if every rank sees one.
+DeviceChoice chosen_device(const MpiWorld& world, ControlChannel& control, DeviceChoice asked) {
+  if (asked != DeviceChoice::automatic) return asked;
+  int n_gpus = 0;
+  agree_on(control, [&] {
+    n_gpus = n_visible_gpus();
+    if (n_gpus == 0) refuse_idle_gpu(asked);
+  });
+  std::string with;
+  std::string without;
+  const std::vector<Bytes> all = control.all_gather(pack_text(n_gpus > 0 ? "yes" : ""));
+  for (size_t rank = 0; rank < all.size(); ++rank) {
+    std::string& list = unpack_text(all[rank]).empty() ? without : with;
+    list += fmt::format("{}{}", list.empty() ? "" : ", ", rank);
+  }
+  if (with.empty()) return DeviceChoice::automatic;
+  if (!without.empty()) {
+    throw ConfigError(fmt::format(
+        "ranks {} see a GPU and ranks {} none: --device cuda, cpu or sim says what is meant",
+        with,
+        without));
+  }
+  if (world.rank() == 0) fmt::print(stderr, "testbed: --device auto: every rank sees a GPU\n");
+  return DeviceChoice::cuda;
+}
+
+int run(MpiWorld& world, RunConfig config) {
   world.set_waiting({.deadline_s = config.timeout_s});
   if (config.device == DeviceChoice::sim) return simulate_run(world, config);
   if (const auto reason = singleton_under_launcher(world.size())) throw ConfigError(*reason);
+  config.device = chosen_device(world, *world.make_control(), config.device);
   const bool automatic = config.device == DeviceChoice::automatic;
   const Mesh mesh = automatic && world.size() == 1 ? simulated_mesh(config.parallel)
                                                    : resolve_mesh(config.parallel, world.size());
   const std::unique_ptr<ControlChannel> control = world.make_control();
   const RunInputs inputs = open_inputs(config, mesh, *control);
   if (automatic) {
-    if (const auto reason =
-            why_hosts_lack_memory(*control, world.host(), plans_of(world, config, inputs, mesh))) {
+    if (const auto reason = why_places_lack_memory(
+            *control, "host " + world.host(), plans_of(world, config, inputs, mesh))) {
       if (world.rank() == 0 && !config.output.quiet) {
         fmt::print(stderr, "testbed: on this host's processors it {}: simulating\n", *reason);
       }
@@ -116,6 +164,7 @@ int run(MpiWorld& world, const RunConfig& config) {
     }
     resolve_mesh(config.parallel, world.size());  // refuses one process for several ranks
   }
+  if (config.device == DeviceChoice::cuda) return run_on_gpus(world, config, inputs);
   return run_on_cpu(world, config, inputs);
 }
 
@@ -131,8 +180,19 @@ int run(MpiWorld& world, const PlanConfig& config) {
   return on_process_zero(world, [&] { return run_plan(config); });
 }
 
+// The stages of an acceptance that measure this machine, and the profile that they make.
+int probe_for_acceptance(MpiWorld& world, const ProbeConfig& config, bool on_gpus) {
+  const AcceptConfig as_accepted = acceptance_of(config);
+  const AcceptanceProfile empty = empty_profile(on_gpus ? "cuda" : "cpu");
+  const auto work = [&config](const AcceptContext& context) {
+    probe_acceptance(context, config);
+    return static_cast<int>(ExitCode::ok);
+  };
+  return on_gpus ? accept_on_gpu(world, as_accepted, empty, work)
+                 : accept_on_cpu(world, as_accepted, empty, work);
+}
+
 int run(MpiWorld& world, const ProbeConfig& config) {
-  refuse_idle_gpu(config.device);
   if (const auto reason = singleton_under_launcher(world.size())) throw ConfigError(*reason);
   world.set_waiting({.deadline_s = config.timeout_s});
   if (config.device == DeviceChoice::sim) {
@@ -144,7 +204,25 @@ int run(MpiWorld& world, const ProbeConfig& config) {
       return static_cast<int>(ExitCode::ok);
     });
   }
-  return probe_on_cpu(world, config);
+  const bool on_gpus =
+      chosen_device(world, *world.make_control(), config.device) == DeviceChoice::cuda;
+  if (config.acceptance) return probe_for_acceptance(world, config, on_gpus);
+  return on_gpus ? probe_on_gpu(world, config) : probe_on_cpu(world, config);
+}
+
+int run(MpiWorld& world, const AcceptConfig& config) {
+  if (const auto reason = singleton_under_launcher(world.size())) throw ConfigError(*reason);
+  world.set_waiting({.deadline_s = config.timeout_s});
+  const std::unique_ptr<ControlChannel> control = world.make_control();
+  const bool on_gpus = chosen_device(world, *control, config.device) == DeviceChoice::cuda;
+  if (!on_gpus) refuse_gpu_options(config.layout, config.allow_shared_gpu);
+  const AcceptanceProfile profile = choose_profile(*control, config, on_gpus ? "cuda" : "cpu");
+  if (const auto plan = describe_acceptance({config, profile, world.hosts()})) {
+    if (world.rank() == 0) fmt::print("{}", plan->text);
+    return plan->exit_code;
+  }
+  return on_gpus ? accept_on_gpu(world, config, profile, run_acceptance)
+                 : accept_on_cpu(world, config, profile, run_acceptance);
 }
 
 int run(MpiWorld& world, const InfoText& info) {

@@ -1,27 +1,34 @@
 #!/usr/bin/env bash
 # Installs, with apt-get, the Debian packages that are missing; does nothing when all are there.
-#   bash launch/install_deps.sh [--lint] [--fuzz]
+#   bash launch/install_deps.sh [--lint] [--fuzz] [--run-only]      --run-only: without what the tests alone need
 set -euo pipefail
 
 packages=(
   cmake ninja-build g++ ccache pkg-config
   libopenmpi-dev openmpi-bin
-  libtomlplusplus-dev nlohmann-json3-dev libcli11-dev libfmt-dev
+  libtomlplusplus-dev nlohmann-json3-dev libcli11-dev libfmt-dev libpugixml-dev
   libpcre2-dev libhwloc-dev libdnnl-dev ocl-icd-opencl-dev # what dnnl-config.cmake looks for
   libsimgrid-dev
+  libboost-context-dev # the CUDA emulation of the tests
   libgtest-dev libgmock-dev libbenchmark-dev
+  libxml2-utils # xmllint, for the tests
   python3 python3-pip unzip ca-certificates
+  iproute2 # launch/testbed-mpirun.sh, scripts/two_hosts.sh
 )
+# Of the tests of launch/ and two hosts: Slurm on one machine (13 MB), manifests.
+test_packages=(slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge python3-yaml python3-jsonschema)
 for option in "$@"; do
   case $option in
-    --lint) packages+=(clang-format-14 clang-tidy-14) ;;
+    --run-only) test_packages=() ;;
+    --lint) packages+=(clang-format-14 clang-tidy-14 libclang-14-dev llvm-14-dev) ;;
     --fuzz) packages+=(clang-14 libclang-rt-14-dev) ;;
     *)
-      echo "install_deps: unknown option $option (known: --lint, --fuzz)" >&2
+      echo "install_deps: unknown option $option (known: --lint, --fuzz, --run-only)" >&2
       exit 2
       ;;
   esac
 done
+packages+=(${test_packages[@]+"${test_packages[@]}"})
 
 if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
   echo "install_deps: this is no Debian system; install the equivalents of: ${packages[*]}" >&2

@@ -22,6 +22,7 @@ class ProbeGroups {
     if (world.size() > 1 && sizes.back() != world.size()) sizes.push_back(world.size());
     for (const int n : sizes) {
       ProbeGroup group{.size = n, .as_chosen = make(world, n, {}), .all_reduce = {}};
+      if (group.as_chosen != nullptr) group.as_chosen->tune();
       group.all_reduce.push_back({CommAlgorithm::one_shot,
                                   make(world, n, {.one_shot_bytes = always, .one_shot_ranks = n})});
       group.all_reduce.push_back({CommAlgorithm::two_shot, make(world, n, {.one_shot_bytes = -1})});

@@ -166,15 +166,15 @@ Routing unpack_routing(const Tensor& rows, int64_t top_k) {
 
 // out[t] = the rows that came back for token t, in order of rank.
 TokenSums returned_sums(const Dispatch& dispatch, int64_t m) {
-  std::vector<std::vector<int64_t>> rows_of(static_cast<size_t>(m));
-  for (size_t row = 0; row < dispatch.tokens.size(); ++row) {
-    rows_of[static_cast<size_t>(dispatch.tokens[row])].push_back(static_cast<int64_t>(row));
-  }
   TokenSums sums;
-  sums.first.reserve(rows_of.size() + 1);
-  for (const std::vector<int64_t>& rows : rows_of) {
-    sums.rows.insert(sums.rows.end(), rows.begin(), rows.end());
-    sums.first.push_back(static_cast<int64_t>(sums.rows.size()));
+  sums.first.assign(static_cast<size_t>(m) + 1, 0);
+  for (const int64_t token : dispatch.tokens) ++sums.first[static_cast<size_t>(token) + 1];
+  std::partial_sum(sums.first.begin(), sums.first.end(), sums.first.begin());
+  std::vector<int64_t> next(sums.first.begin(), sums.first.end() - 1);
+  sums.rows.resize(dispatch.tokens.size());
+  for (size_t row = 0; row < dispatch.tokens.size(); ++row) {
+    int64_t& place = next[static_cast<size_t>(dispatch.tokens[row])];
+    sums.rows[static_cast<size_t>(place++)] = static_cast<int64_t>(row);
   }
   sums.weights.assign(sums.rows.size(), 1.0F);
   return sums;
@@ -219,7 +219,7 @@ void LocalExperts::forward(Device& device,
 }
 
 ExchangeBytes exchange_with_experts(Device& device,
-                                    Communicator& ep,
+                                    const ExpertGroup& ep,
                                     Workspace& workspace,
                                     const LocalExperts& experts,
                                     int64_t n_experts,
@@ -230,8 +230,8 @@ ExchangeBytes exchange_with_experts(Device& device,
   const int64_t m = x.shape()[0];
   const int64_t d_model = x.shape()[1];
   const DType dtype = device.compute_dtype();
-  const Dispatch dispatch = dispatch_of(routed.ids, m, n_experts, ep.group());
-  const std::vector<int64_t> incoming = exchange_counts(ep, dispatch.n_rows);
+  const Dispatch dispatch = dispatch_of(routed.ids, m, n_experts, ep.rows.group());
+  const std::vector<int64_t> incoming = exchange_counts(ep.host, dispatch.n_rows);
   // All ranks of the group choose equally many experts, but one without tokens cannot tell.
   const int64_t n_sent = total(dispatch.n_rows);
   const int64_t n_received = total(incoming);
@@ -240,24 +240,24 @@ ExchangeBytes exchange_with_experts(Device& device,
   const TensorView leaving = workspace.take(dtype, {n_sent, d_model});
   device.gather_rows(x, dispatch.tokens, leaving);
   const TensorView arrived = workspace.take(dtype, {n_received, d_model});
-  ep.all_to_all(leaving,
-                dispatch.n_rows,
-                arrived,
-                incoming,
-                {RowExchange::Kind::dispatch, dispatch.node_rows});
+  ep.rows.all_to_all(leaving,
+                     dispatch.n_rows,
+                     arrived,
+                     incoming,
+                     {RowExchange::Kind::dispatch, dispatch.node_rows});
   const Tensor my_routing = pack_routing(dispatch, routed, top_k);
   const Tensor their_routing(DType::I32, {n_received, routing_words(top_k)});
-  ep.all_to_all(my_routing, dispatch.n_rows, their_routing, incoming);
+  ep.host.all_to_all(my_routing, dispatch.n_rows, their_routing, incoming);
 
   const Routing routing = unpack_routing(their_routing, top_k);
   const TensorView results = workspace.take(dtype, {n_received, d_model});
   experts.forward(device, workspace, arrived, routing.view(), results);
   const TensorView returned = workspace.take(dtype, {n_sent, d_model});
-  ep.all_to_all(results,
-                incoming,
-                returned,
-                dispatch.n_rows,
-                {RowExchange::Kind::combine, dispatch.node_rows});
+  ep.rows.all_to_all(results,
+                     incoming,
+                     returned,
+                     dispatch.n_rows,
+                     {RowExchange::Kind::combine, dispatch.node_rows});
   device.combine_rows(returned, returned_sums(dispatch, m).view(), out);
 
   ExchangeBytes bytes;

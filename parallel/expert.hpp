@@ -44,12 +44,18 @@ struct ExchangeBytes {
   std::vector<int64_t> sent;  // [ep] dispatch, combine and routing
 };
 
+// The ranks that share the experts: rows of tensors on the device, and what the host plans by.
+struct ExpertGroup {
+  Communicator& rows;
+  Communicator& host;
+};
+
 // Experts over an expert group with tokens exchanged: each rank brings a slice of tokens x [m,
-// d_model]; a token is sent once to each rank that holds any of
-// its experts, and comes back as one weighted sum per such rank. out [m, d_model] is complete.
+// d_model]; a token is sent once to each rank that holds any of its experts, and comes back as one
+// weighted sum per such rank. out [m, d_model] is complete.
 // Per call: one all-gather of counts, one all-to-all of routing, two of rows [*, d_model].
 ExchangeBytes exchange_with_experts(Device& device,
-                                    Communicator& ep,
+                                    const ExpertGroup& ep,
                                     Workspace& workspace,
                                     const LocalExperts& experts,
                                     int64_t n_experts,

@@ -20,6 +20,16 @@ class ColumnParallelLinear {
   void forward(Device& device, TensorView x, TensorView y_local) const {
     device.linear(x, weight_, bias_, y_local);
   }
+  // out[m, n_local / 2] = activation(gate, up) too, where y_local is gate | up.
+  void forward_gated(Device& device,
+                     TensorView x,
+                     Activation activation,
+                     TensorView y_local,
+                     TensorView out) const {
+    device.linear_gated(x, weight_, bias_, activation, y_local, out);
+  }
+  // For Device::linear_group, with others that see the same x.
+  LinearOperands operands(TensorView y_local) const { return {&weight_, bias_, y_local}; }
 
  private:
   WeightMatrix weight_;  // [n_local, k]
@@ -50,12 +60,8 @@ class ReplicatedLinear {
       : weight_(std::move(weight)), bias_(std::move(bias)) {}
   int64_t n_rows() const { return weight_.n_rows(); }
   void set_replica() { counts_shared_rows_ = false; }
-  // x: the same rows on every tp rank.
-  void forward(Device& device, TensorView x, TensorView y) const {
-    device.linear(x, weight_, bias_, y, counts_shared_rows_ ? x.n_rows() : 0);
-  }
-  // x: rows that may be this rank's alone.
-  void forward(Device& device, TensorView x, TensorView y, bool own_rows) const {
+  // own_rows: those of x are this tp rank's alone; else all ranks have the same.
+  void forward(Device& device, TensorView x, TensorView y, bool own_rows = false) const {
     device.linear(x, weight_, bias_, y, own_rows || counts_shared_rows_ ? x.n_rows() : 0);
   }
 

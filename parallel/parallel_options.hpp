@@ -1,4 +1,4 @@
-// Choices between ways of sharding that compute the same.
+// Choices between ways of sharding and of linking ranks that compute the same.
 #pragma once
 
 #include <cstdint>
@@ -21,6 +21,17 @@ enum class ExpertExchange : uint8_t { automatic, all_to_all, all_reduce };
 enum class TpComm : uint8_t { all_reduce, reduce_scatter };
 constexpr std::string_view tp_comm_name(TpComm c) {
   return c == TpComm::all_reduce ? "all-reduce" : "reduce-scatter";
+}
+
+// --layout: the links that ranks use (parallel/comm/layout.hpp).
+// Of GPUs: nvlink (NVLS where the switch has it), nvlink_ring (rings only), pcie (peer-to-peer),
+// shm (through host memory): within a host, with any network between hosts. ib, socket: everything
+// over the network, within a host too. Of processors: mpi, and shm and tcp, which are to come.
+enum class Layout : uint8_t { automatic, mpi, tcp, shm, nvlink, nvlink_ring, pcie, ib, socket };
+constexpr std::string_view layout_names[] = {
+    "auto", "mpi", "tcp", "shm", "nvlink", "nvlink-ring", "pcie", "ib", "socket"};
+constexpr std::string_view layout_name(Layout layout) {
+  return layout_names[static_cast<int>(layout)];
 }
 
 }  // namespace testbed

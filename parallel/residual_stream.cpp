@@ -32,7 +32,7 @@ ResidualStream::ResidualStream(Device& device,
 }
 
 IndexRange ResidualStream::held_rows() const {
-  return comm_ == TpComm::all_reduce ? IndexRange{0, n_rows_} : slice();
+  return holds_all() ? IndexRange{0, n_rows_} : slice();
 }
 
 // The buffer has room for whole slices of all ranks, so that they can be exchanged.
@@ -49,12 +49,25 @@ TensorView ResidualStream::padded(TensorView first_rows) const {
   return {first_rows.data(), first_rows.dtype(), {slices_.padded_rows(), d_model_}};
 }
 
+void ResidualStream::show_partial(TensorView partial) const {
+  if (observer_ != nullptr) observer_->on_partial(partial);
+}
+
+void ResidualStream::show_sum(TensorView normed) const {
+  if (observer_ != nullptr) observer_->on_sum(held_, normed);
+}
+
 TensorView ResidualStream::reduce(TensorView partial) {
+  show_partial(partial);
+  return sum_of(partial);
+}
+
+TensorView ResidualStream::sum_of(TensorView partial) {
   if (holds_all()) {
     tp_.all_reduce(partial);
     return partial;
   }
-  const TensorView sum = workspace_.take(device_.compute_dtype(), {slices_.each(), d_model_});
+  const TensorView sum = take_slice();
   tp_.reduce_scatter(padded(partial), sum);
   return sum.rows(0, held_.n_rows());
 }
@@ -72,6 +85,7 @@ TensorView ResidualStream::start_buffer() const { return holds_all() ? held_ : t
 void ResidualStream::start(TensorView partial) {
   const TensorView sum = reduce(partial);
   if (!holds_all()) device_.copy_columns(sum, 0, d_model_, held_, 0);
+  show_sum(held_);
 }
 
 void ResidualStream::gather_normed() {
@@ -88,18 +102,27 @@ void ResidualStream::norm(const NormWeight& next) {
 void ResidualStream::add_norm(TensorView sum, const NormWeight* next_norm) {
   if (next_norm == nullptr) {
     device_.add(held_, sum);
+    show_sum(held_);
     return;
   }
   const IndexRange rows = held_rows();
   device_.add_rms_norm(
       held_, sum, next_norm->weight, next_norm->eps, normed_.rows(rows.begin, rows.size()));
   gather_normed();
+  show_sum(normed_);
 }
 
 void ResidualStream::reduce_add_norm(TensorView partial,
                                      const NormWeight* post_norm,
                                      const NormWeight* next_norm) {
-  const TensorView sum = reduce(partial);
+  show_partial(partial);
+  if (post_norm == nullptr && next_norm != nullptr && holds_all() &&
+      tp_.all_reduce_add_norm(partial, held_, next_norm->weight, next_norm->eps, normed_)) {
+    device_.count_add_rms_norm(held_);
+    show_sum(normed_);
+    return;
+  }
+  const TensorView sum = sum_of(partial);
   if (post_norm != nullptr) device_.rms_norm(sum, post_norm->weight, post_norm->eps, sum);
   add_norm(sum, next_norm);
 }

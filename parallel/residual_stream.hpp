@@ -19,6 +19,17 @@ struct NormWeight {
   float eps = 0.0F;
 };
 
+// Looks on while a residual stream grows; for checks.
+class ResidualObserver {
+ public:
+  virtual ~ResidualObserver() = default;
+  // This rank's part of a sum, [m, d_model], before it is reduced.
+  virtual void on_partial(TensorView partial) = 0;
+  // The rows held, once a sum is in them, and what followed from them: all rows, normed; the rows
+  // held again where no norm follows.
+  virtual void on_sum(TensorView held, TensorView normed) = 0;
+};
+
 // Rows of a microbatch by tp rank: ceil(m / tp) each, the last ranks fewer or none.
 class RowSlices {
  public:
@@ -45,6 +56,9 @@ class ResidualStream {
                  Workspace& workspace,
                  TensorView held,
                  int64_t n_rows);
+
+  // nullptr (the default): nobody looks on.
+  void set_observer(ResidualObserver* observer) { observer_ = observer; }
 
   TensorView held() const { return held_; }             // the residual, rows held here
   TensorView normed() const { return normed_; }         // [m, d_model], all rows
@@ -84,7 +98,10 @@ class ResidualStream {
  private:
   bool holds_all() const { return comm_ == TpComm::all_reduce || tp_.size() == 1; }
   TensorView padded(TensorView first_rows) const;
+  TensorView sum_of(TensorView partial);
   void gather_normed();
+  void show_partial(TensorView partial) const;
+  void show_sum(TensorView normed) const;
 
   Device& device_;
   Communicator& tp_;
@@ -96,6 +113,7 @@ class ResidualStream {
   TensorView held_;
   TensorView normed_padded_;  // [padded_rows, d_model]
   TensorView normed_;
+  ResidualObserver* observer_ = nullptr;
 };
 
 }  // namespace testbed

@@ -10,13 +10,13 @@
 namespace testbed {
 
 IndexRange split_range(int64_t n, int parts, int part, int64_t granularity) {
-  CHECK(parts > 0 && part >= 0 && part < parts && granularity > 0 && n % granularity == 0);
-  const int64_t granules = n / granularity;
+  CHECK(parts > 0 && part >= 0 && part < parts && granularity > 0);
+  const int64_t granules = (n + granularity - 1) / granularity;
   const int64_t each = granules / parts;
   const int64_t larger = granules % parts;
   const int64_t begin = part * each + std::min<int64_t>(part, larger);
   const int64_t size = each + (part < larger ? 1 : 0);
-  return {begin * granularity, (begin + size) * granularity};
+  return {std::min(n, begin * granularity), std::min(n, (begin + size) * granularity)};
 }
 
 IndexRange vocabulary_shard(int64_t vocab_size, int tp, int tp_rank) {

@@ -11,7 +11,7 @@
 namespace testbed {
 
 // Part `part` of [0, n) in `parts` parts that differ by at most one granule; the first parts are
-// the larger ones. n must be a multiple of granularity. Parts may be empty.
+// the larger ones. The last granule may be short. Parts may be empty.
 IndexRange split_range(int64_t n, int parts, int part, int64_t granularity = 1);
 
 // Vocabulary rows of a rank: ceil(V / tp) each, the last ranks fewer or none, so that row r is on

@@ -5,5 +5,5 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 mode=(-i)
 [ "${1:-}" = --check ] && mode=(--dry-run -Werror)
 
-find kernels parallel runtime launch tests benchmarks \( -name '*.cpp' -o -name '*.hpp' -o -name '*.h' \) -print0 |
+find kernels parallel runtime launch tests benchmarks \( -name '*.cpp' -o -name '*.hpp' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh' \) -print0 |
   xargs -0 --no-run-if-empty clang-format-14 --style=file "${mode[@]}"

@@ -6,6 +6,7 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "kernels/base/device_timing.hpp"
 
@@ -35,6 +36,7 @@ struct ChipSpec {
 struct DeviceSpec {
   std::string name;                       // of the preset: "h100-sxm"
   std::string description;                // "NVIDIA H100 SXM5 80GB"
+  std::vector<std::string> gpu_names;     // what the driver calls it: "NVIDIA H100 80GB HBM3"
   int64_t memory_bytes = 0;               // usable capacity
   double memory_bytes_per_s = 0.0;        // peak read bandwidth
   std::map<MathType, double> peak_flops;  // dense FLOP/s; a type that the device lacks is absent

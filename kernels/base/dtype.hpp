@@ -11,7 +11,7 @@
 
 namespace testbed {
 
-enum class DType : uint8_t { F32, F16, BF16, I32, Q8_0, Q4_0, Q4_1, Q4_K, Q6_K };
+enum class DType : uint8_t { F32, F16, BF16, I32, I8, Q8_0, Q4_0, Q4_1, Q4_K, Q6_K };
 
 struct DTypeInfo {
   std::string_view name;   // as INTERFACE.md spells it: "f32", "bf16", "q8_0", ...
@@ -29,6 +29,8 @@ constexpr DTypeInfo dtype_info(DType dtype) {
       return {"bf16", 1, 2};
     case DType::I32:
       return {"i32", 1, 4};
+    case DType::I8:
+      return {"i8", 1, 1};
     case DType::Q8_0:
       return {"q8_0", 32, 34};
     case DType::Q4_0:

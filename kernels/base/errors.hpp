@@ -38,6 +38,12 @@ class CommError : public Error {
   explicit CommError(const std::string& message) : Error(ExitCode::runtime_failure, message) {}
 };
 
+// A call to a device's runtime or libraries failed; names the call and its code. Exit code 3.
+class DeviceError : public Error {
+ public:
+  explicit DeviceError(const std::string& message) : Error(ExitCode::runtime_failure, message) {}
+};
+
 // A failure that every rank of the job knows of (ControlChannel::agree): rank 0 says it for all.
 class JobError : public CommError {
  public:

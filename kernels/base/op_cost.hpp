@@ -10,6 +10,7 @@ struct OpCost {
   int64_t flops = 0;        // executed on this device; a multiply-add is two
   int64_t model_flops = 0;  // the share of flops that counts for MFU: replicas and padding excluded
   int64_t weight_bytes = 0;      // true elements in the dtype that is read, padding excluded
+  int64_t expansion_ops = 0;     // to turn quantised weights into numbers, once (kernels/cost.hpp)
   int64_t kv_bytes = 0;          // cached keys and values read
   int64_t kv_write_bytes = 0;    // keys and values written
   int64_t activation_bytes = 0;  // activations read and written
@@ -23,6 +24,7 @@ struct OpCost {
     flops += o.flops;
     model_flops += o.model_flops;
     weight_bytes += o.weight_bytes;
+    expansion_ops += o.expansion_ops;
     kv_bytes += o.kv_bytes;
     kv_write_bytes += o.kv_write_bytes;
     activation_bytes += o.activation_bytes;

@@ -1,6 +1,7 @@
 // How a router chooses experts: plain data, read by the model's configuration and by the op.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <span>
 
@@ -27,6 +28,12 @@ struct RoutingRule {
   GroupScore group_score = GroupScore::maximum;
   bool operator==(const RoutingRule&) const = default;
 };
+
+// E (1 - (1 - k/E)^B): how many of E experts B tokens touch on average that choose k each, evenly.
+inline double expected_experts(int64_t n_experts, int64_t top_k, double n_tokens) {
+  const auto e = static_cast<double>(n_experts);
+  return e * (1.0 - std::pow(1.0 - static_cast<double>(top_k) / e, n_tokens));
+}
 
 struct RoutingParams {
   RoutingRule rule;

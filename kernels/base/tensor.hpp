@@ -91,9 +91,9 @@ class Tensor {
  public:
   Tensor() = default;
   Tensor(DType dtype, Shape shape);
-  // At an address that somebody else owns.
-  Tensor(void* borrowed, DType dtype, Shape shape)
-      : data_(borrowed, Free{.borrowed = true}), dtype_(dtype), shape_(shape) {}
+  // At an address that `free` gives back; nullptr: somebody else owns it.
+  Tensor(void* data, DType dtype, Shape shape, void (*free)(void*) = nullptr)
+      : data_(data, Free{free}), dtype_(dtype), shape_(shape) {}
   TensorView view() const { return {data_.get(), dtype_, shape_}; }
   operator TensorView() const { return view(); }  // NOLINT(google-explicit-constructor)
   DType dtype() const { return dtype_; }
@@ -109,9 +109,9 @@ class Tensor {
 
  private:
   struct Free {
-    bool borrowed;
+    void (*free)(void*);
     void operator()(void* p) const {
-      if (!borrowed) std::free(p);  // NOLINT(cppcoreguidelines-no-malloc)
+      if (free != nullptr) free(p);
     }
   };
   std::unique_ptr<void, Free> data_;

@@ -14,22 +14,23 @@
 #include "kernels/cpu/attention_blocks.hpp"
 #include "kernels/cpu/attention_partial.hpp"
 #include "kernels/cpu/attention_scratch.hpp"
+#include "kernels/cpu/elementwise_types.hpp"
 
 namespace testbed::cpu {
 namespace {
 
 constexpr int64_t chunk_keys = attention_chunk_keys;
-constexpr int64_t padded(int64_t dim) { return (dim + 15) / 16 * 16; }
+constexpr int64_t padded(int64_t dim) { return (dim + 31) / 32 * 32; }
 
 class Attention {
  public:
-  Attention(const AttentionArgs& args, Isa isa);
+  Attention(const AttentionArgs& args, int n_threads, Isa isa);
 
   void run(ThreadPool& pool);
 
  private:
   void check_args() const;
-  void make_blocks();
+  void make_blocks(int64_t most_kv_heads);
   void run_whole(ThreadPool& pool);
   void run_split(ThreadPool& pool);
   void load_queries(const AttentionBlock& block, AttentionScratch& scratch) const;
@@ -38,12 +39,14 @@ class Attention {
               AttentionScratch& scratch,
               const Partial& out) const;
   void store(const AttentionBlock& block, const Partial& total) const;
-  void store_row(const float* in, float factor, int64_t row) const;
+  void store_row(float* in, float factor, int64_t row) const;
+  void add(const Partial& part, int64_t n_rows, const Partial& total) const {
+    merge(part, n_rows, padded_v_dim_, elementwise_.f32, total);
+  }
   float normaliser(float maximum, float sum, int64_t head) const;
   // In q's [rows, n_heads].
   int64_t q_row(const AttentionBlock& block, int64_t row) const {
-    return (block.first_row + row / block.n_heads()) * n_heads_ +
-           block.heads[static_cast<size_t>(row % block.n_heads())];
+    return (block.first_row + block.query(row)) * n_heads_ + block.head(row);
   }
 
   const AttentionArgs& args_;
@@ -53,29 +56,31 @@ class Attention {
   int64_t padded_dim_ = 0;
   int64_t padded_v_dim_ = 0;
   void (*kernel_)(const AttentionChunk&) = nullptr;
-  std::vector<std::vector<int32_t>> heads_of_;  // by KV head
-  std::vector<SequenceKeys> keys_;              // by sequence
+  const ElementwiseKernels& elementwise_;
+  HeadGroups groups_;
+  std::vector<SequenceKeys> keys_;  // by sequence
   std::vector<AttentionBlock> blocks_;
 };
 
-Attention::Attention(const AttentionArgs& args, Isa isa)
+void (*kernel_for(Isa isa, DType dtype))(const AttentionChunk&) {
+  if (isa == Isa::avx512_bf16 && dtype == DType::BF16) return attend_chunk_avx512_bf16;
+  if (isa >= Isa::avx512) return attend_chunk_avx512;
+  return isa == Isa::avx2 ? attend_chunk_avx2 : attend_chunk_portable;
+}
+
+Attention::Attention(const AttentionArgs& args, int n_threads, Isa isa)
     : args_(args),
       n_heads_(args.q.shape()[1]),
       head_dim_(args.kv.head_dim),
       v_dim_(args.kv.v_dim),
       padded_dim_(padded(head_dim_)),
-      padded_v_dim_(padded(v_dim_)) {
+      padded_v_dim_(padded(v_dim_)),
+      kernel_(kernel_for(isa, args.kv.dtype)),
+      elementwise_(kernels_for(isa)),
+      groups_(args.head_to_kv, args.kv.n_kv_heads) {
   check_args();
-  kernel_ = isa >= Isa::avx512 ? attend_chunk_avx512
-            : isa == Isa::avx2 ? attend_chunk_avx2
-                               : attend_chunk_portable;
-  heads_of_.resize(static_cast<size_t>(args.kv.n_kv_heads));
-  for (int64_t h = 0; h < n_heads_; ++h) {
-    const int32_t kv_head = args.head_to_kv[static_cast<size_t>(h)];
-    CHECK(kv_head >= 0 && kv_head < args.kv.n_kv_heads);
-    heads_of_[static_cast<size_t>(kv_head)].push_back(static_cast<int32_t>(h));
-  }
-  make_blocks();
+  // Each thread has its KV heads, where the chunks of a context are too few to go round.
+  make_blocks(isa >= Isa::avx512 ? std::max<int64_t>(1, args.kv.n_kv_heads / n_threads) : 1);
 }
 
 void Attention::check_args() const {
@@ -96,20 +101,21 @@ void Attention::check_args() const {
   }
 }
 
-void Attention::make_blocks() {
+void Attention::make_blocks(int64_t most_kv_heads) {
   keys_.reserve(args_.sequences.size());
+  blocks_.reserve(args_.sequences.size() * static_cast<size_t>(groups_.n_kv_heads()));
   for (const AttentionSequence& sequence : args_.sequences) {
     CHECK(sequence.first_row + sequence.n_rows <= args_.q.n_rows());
     keys_.emplace_back(sequence, args_.window, chunk_keys);
-    for (int64_t h = 0; h < args_.kv.n_kv_heads; ++h) {
-      add_attention_blocks(sequence, keys_.back(), h, heads_of_[static_cast<size_t>(h)], blocks_);
-    }
+    add_attention_blocks(sequence, keys_.back(), groups_, most_kv_heads, blocks_);
   }
   // Longest first, so that the threads end together.
-  std::stable_sort(
-      blocks_.begin(), blocks_.end(), [](const AttentionBlock& a, const AttentionBlock& b) {
-        return a.work() > b.work();
-      });
+  const auto longer = [](const AttentionBlock& a, const AttentionBlock& b) {
+    return a.work() > b.work();
+  };
+  if (!std::is_sorted(blocks_.begin(), blocks_.end(), longer)) {
+    std::stable_sort(blocks_.begin(), blocks_.end(), longer);
+  }
 }
 
 void Attention::load_queries(const AttentionBlock& block, AttentionScratch& scratch) const {
@@ -120,7 +126,10 @@ void Attention::load_queries(const AttentionBlock& block, AttentionScratch& scra
       std::copy_n(args_.q.as<float>() + offset, head_dim_, out);
     } else {
       const bf16* in = args_.q.as<bf16>() + offset;
-      for (int64_t d = 0; d < head_dim_; ++d) out[d] = to_f32(in[d]);
+      bf16* as_is = scratch.q_bf16 + row * padded_dim_;
+      std::copy_n(in, head_dim_, as_is);
+      std::fill(as_is + head_dim_, as_is + padded_dim_, bf16{});
+      elementwise_.widen(in, out, head_dim_);
     }
     std::fill(out + head_dim_, out + padded_dim_, 0.0F);
   }
@@ -133,20 +142,26 @@ void Attention::attend(const AttentionBlock& block,
   const int64_t origin = chunk * chunk_keys;
   const int64_t first = std::max(block.seen.first, origin);
   const int64_t end = std::min(block.seen.end, origin + chunk_keys);
-  std::fill_n(scratch.k_rows, attention_pointer_keys, nullptr);
-  std::fill_n(scratch.v_rows, attention_pointer_keys, nullptr);
-  block.keys->find({first, std::min(block.seen.end, origin + attention_pointer_keys)},
+  const int64_t found_end = std::min(block.seen.end, origin + attention_pointer_keys);
+  for (const std::byte** rows : {scratch.k_rows, scratch.v_rows}) {
+    std::fill(rows, rows + (first - origin), nullptr);
+    std::fill(rows + (found_end - origin), rows + attention_pointer_keys, nullptr);
+  }
+  block.keys->find({first, found_end},
                    args_.kv,
                    block.kv_head,
                    scratch.k_rows + (first - origin),
                    scratch.v_rows + (first - origin));
+  const int64_t k_bytes = dtype_bytes(args_.kv.dtype, head_dim_);
+  const int64_t v_bytes = args_.kv.v == nullptr ? k_bytes : dtype_bytes(args_.kv.dtype, v_dim_);
   int32_t first_key[attention_max_rows];
   int32_t end_key[attention_max_rows];
   const auto in_chunk = [&](int64_t key) {
     return static_cast<int32_t>(std::clamp<int64_t>(key - origin, 0, chunk_keys));
   };
-  for (int64_t row = 0; row < block.n_rows(); ++row) {
-    const SequenceKeys::Range seen = block.keys->seen(block.first_query + row / block.n_heads());
+  const int64_t n_rows = block.n_rows_of_kv_head();
+  for (int64_t row = 0; row < n_rows; ++row) {
+    const SequenceKeys::Range seen = block.keys->seen(block.first_query + block.query(row));
     first_key[row] = in_chunk(seen.first);
     end_key[row] = in_chunk(seen.end);
   }
@@ -155,10 +170,14 @@ void Attention::attend(const AttentionBlock& block,
            .v_dim = v_dim_,
            .padded_dim = padded_dim_,
            .padded_v_dim = padded_v_dim_,
-           .n_rows = block.n_rows(),
+           .n_rows = n_rows,
+           .n_kv_heads = block.n_kv_heads,
+           .k_head_bytes = args_.kv.block_size * k_bytes,
+           .v_head_bytes = args_.kv.block_size * v_bytes,
            .scale = args_.scale,
            .softcap = args_.softcap,
            .q = scratch.q,
+           .q_pairs = reinterpret_cast<const uint32_t*>(scratch.q_bf16),
            .first_tile = (first - origin) / attention_tile,
            .end_tile = (end - origin + attention_tile - 1) / attention_tile,
            .k_rows = scratch.k_rows,
@@ -181,16 +200,16 @@ float Attention::normaliser(float maximum, float sum, int64_t head) const {
   return keep / (sum * keep + std::exp(sink - top));
 }
 
-void Attention::store_row(const float* in, float factor, int64_t row) const {
+void Attention::store_row(float* in, float factor, int64_t row) const {
+  elementwise_.f32.multiply(in, factor, v_dim_);
   if (args_.out.dtype() == DType::F32) {
-    float* out = args_.out.as<float>() + row * v_dim_;
-    for (int64_t d = 0; d < v_dim_; ++d) out[d] = in[d] * factor;
+    std::copy_n(in, v_dim_, args_.out.as<float>() + row * v_dim_);
   } else {
-    bf16* out = args_.out.as<bf16>() + row * v_dim_;
-    for (int64_t d = 0; d < v_dim_; ++d) out[d] = to_bf16(in[d] * factor);
+    elementwise_.narrow(in, args_.out.as<bf16>() + row * v_dim_, v_dim_);
   }
 }
 
+// Uses up total.
 void Attention::store(const AttentionBlock& block, const Partial& total) const {
   for (int64_t r = 0; r < block.n_rows(); ++r) {
     const int64_t row = q_row(block, r);
@@ -213,7 +232,7 @@ void Attention::run_whole(ThreadPool& pool) {
       reset(scratch.total, block.n_rows(), padded_v_dim_);
       for (int64_t chunk = block.first_chunk(); chunk < block.end_chunk(); ++chunk) {
         attend(block, chunk, scratch, scratch.chunk);
-        merge(scratch.chunk, block.n_rows(), padded_v_dim_, scratch.total);
+        add(scratch.chunk, block.n_rows(), scratch.total);
       }
       store(block, scratch.total);
     }
@@ -260,7 +279,7 @@ void Attention::run_split(ThreadPool& pool) {
   for (size_t b = 0; b < blocks_.size(); ++b) {
     reset(scratch.total, blocks_[b].n_rows(), padded_v_dim_);
     for (; i < tasks.size() && tasks[i].block == b; ++i) {
-      merge(tasks[i].out, blocks_[b].n_rows(), padded_v_dim_, scratch.total);
+      add(tasks[i].out, blocks_[b].n_rows(), scratch.total);
     }
     store(blocks_[b], scratch.total);
   }
@@ -284,7 +303,7 @@ void Attention::run(ThreadPool& pool) {
 }  // namespace
 
 void paged_attention(const AttentionArgs& args, ThreadPool& pool, Isa isa) {
-  Attention(args, isa).run(pool);
+  Attention(args, pool.n_threads(), isa).run(pool);
 }
 
 }  // namespace testbed::cpu

@@ -5,6 +5,7 @@
 
 #include "kernels/cpu/attention_kernel.hpp"
 #include "kernels/cpu/lanes_math.hpp"
+#include "kernels/cpu/unroll.hpp"
 
 namespace testbed::cpu {
 namespace {
@@ -21,7 +22,8 @@ struct TileMemory {
   float* factor;  // [max_rows] by which earlier sums shrink
 };
 
-void prefetch_row(const std::byte* row, int64_t n_bytes) {
+// Always inline: g++ takes a function that only prefetches for one without effect.
+[[gnu::always_inline]] inline void prefetch_row(const std::byte* row, int64_t n_bytes) {
   if (row == nullptr) return;
   for (int64_t i = 0; i < n_bytes; i += 64) _mm_prefetch(row + i, _MM_HINT_T0);
 }
@@ -41,6 +43,7 @@ void load_keys(const AttentionChunk& c, int64_t tile, float* keys) {
     for (int64_t i = 0; i < width; ++i) prefetch_row(rows[tile_keys + j + i], key_bytes(c));
     for (int64_t unit = 0; unit < n_units; unit += width) {
       V v[width];
+      TESTBED_UNROLL
       for (int64_t i = 0; i < width; ++i) v[i] = load_row_units(rows[j + i], unit, n_units);
       Lanes::transpose(v);
       const int64_t n = n_units - unit < width ? n_units - unit : width;
@@ -100,20 +103,27 @@ void score_rows(const AttentionChunk& c, const float* q, const float* keys, floa
   const V scale = Lanes::set1(c.scale);
   for (int64_t j = 0; j < tile_keys; j += block_vectors * width) {
     V sum[R][block_vectors];
-    for (auto& row : sum) {
-      for (V& s : row) s = Lanes::set1(0.0F);
+    TESTBED_UNROLL
+    for (int r = 0; r < R; ++r) {
+      TESTBED_UNROLL
+      for (int i = 0; i < block_vectors; ++i) sum[r][i] = Lanes::set1(0.0F);
     }
     for (int64_t d = 0; d < c.head_dim; ++d) {
       V key[block_vectors];
+      TESTBED_UNROLL
       for (int i = 0; i < block_vectors; ++i) {
         key[i] = Lanes::load(keys + d * tile_keys + j + i * width);
       }
+      TESTBED_UNROLL
       for (int r = 0; r < R; ++r) {
         const V value = Lanes::set1(q[r * c.padded_dim + d]);
+        TESTBED_UNROLL
         for (int i = 0; i < block_vectors; ++i) sum[r][i] = Lanes::fma(value, key[i], sum[r][i]);
       }
     }
+    TESTBED_UNROLL
     for (int r = 0; r < R; ++r) {
+      TESTBED_UNROLL
       for (int i = 0; i < block_vectors; ++i) {
         Lanes::store(scores + r * tile_keys + j + i * width, Lanes::mul(sum[r][i], scale));
       }
@@ -172,7 +182,9 @@ void add_value_block(const AttentionChunk& c,
                      int64_t end,
                      float* out) {
   V sum[R][C];
+  TESTBED_UNROLL
   for (int r = 0; r < R; ++r) {
+    TESTBED_UNROLL
     for (int i = 0; i < C; ++i) {
       sum[r][i] =
           Lanes::mul(Lanes::load(out + r * c.padded_v_dim + i * width), Lanes::set1(factor[r]));
@@ -180,13 +192,18 @@ void add_value_block(const AttentionChunk& c,
   }
   for (int64_t j = first; j < end; ++j) {
     V value[C];
+    TESTBED_UNROLL
     for (int i = 0; i < C; ++i) value[i] = Lanes::load(values + j * c.padded_v_dim + i * width);
+    TESTBED_UNROLL
     for (int r = 0; r < R; ++r) {
       const V weight = Lanes::set1(p[r * tile_keys + j]);
+      TESTBED_UNROLL
       for (int i = 0; i < C; ++i) sum[r][i] = Lanes::fma(weight, value[i], sum[r][i]);
     }
   }
+  TESTBED_UNROLL
   for (int r = 0; r < R; ++r) {
+    TESTBED_UNROLL
     for (int i = 0; i < C; ++i) {
       Lanes::store(out + r * c.padded_v_dim + i * width, sum[r][i]);
     }

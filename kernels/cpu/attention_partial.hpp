@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <limits>
 
+#include "kernels/cpu/elementwise_kernels.hpp"
+
 namespace testbed::cpu {
 
 struct Partial {
@@ -30,17 +32,28 @@ inline void reset(const Partial& total, int64_t n_rows, int64_t padded_v_dim) {
   std::fill_n(total.out, n_rows * padded_v_dim, 0.0F);
 }
 
-inline void merge(const Partial& part, int64_t n_rows, int64_t padded_v_dim, const Partial& total) {
+inline void merge(const Partial& part,
+                  int64_t n_rows,
+                  int64_t padded_v_dim,
+                  const ActivationKernels<float>& kernels,
+                  const Partial& total) {
   for (int64_t row = 0; row < n_rows; ++row) {
     if (part.sum[row] == 0.0F) continue;  // no visible key
+    const float* from = part.out + row * padded_v_dim;
+    float* to = total.out + row * padded_v_dim;
+    if (total.sum[row] == 0.0F) {
+      total.maximum[row] = part.maximum[row];
+      total.sum[row] = part.sum[row];
+      std::copy_n(from, padded_v_dim, to);
+      continue;
+    }
     const float maximum = std::max(total.maximum[row], part.maximum[row]);
     const float keep = std::exp(total.maximum[row] - maximum);
     const float add = std::exp(part.maximum[row] - maximum);
     total.maximum[row] = maximum;
     total.sum[row] = total.sum[row] * keep + part.sum[row] * add;
-    const float* from = part.out + row * padded_v_dim;
-    float* to = total.out + row * padded_v_dim;
-    for (int64_t d = 0; d < padded_v_dim; ++d) to[d] = to[d] * keep + from[d] * add;
+    kernels.multiply(to, keep, padded_v_dim);
+    kernels.add_scaled(to, from, add, padded_v_dim);
   }
 }
 

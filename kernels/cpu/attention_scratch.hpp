@@ -15,22 +15,26 @@ constexpr int64_t attention_pointer_keys = attention_chunk_keys + attention_tile
 
 struct AttentionScratch {
   Tensor memory;
-  float* q = nullptr;     // [max_rows, padded_dim]
-  float* tile = nullptr;  // attention_scratch_floats()
-  Partial total;          // of a block of rows
-  Partial chunk;          // of one chunk of its keys
+  float* q = nullptr;      // [max_rows, padded_dim]
+  bf16* q_bf16 = nullptr;  // the same, of BF16 queries
+  float* tile = nullptr;   // attention_scratch_floats()
+  Partial total;           // of a block of rows
+  Partial chunk;           // of one chunk of its keys
   const std::byte* k_rows[attention_pointer_keys];
   const std::byte* v_rows[attention_pointer_keys];
 
   void reserve(int64_t padded_dim, int64_t padded_v_dim) {
     const int64_t q_floats = attention_max_rows * padded_dim;
     const int64_t p_floats = partial_floats(attention_max_rows, padded_v_dim);
-    const int64_t n = q_floats + 2 * p_floats + attention_scratch_floats(padded_dim, padded_v_dim);
+    const int64_t n =
+        q_floats + q_floats / 2 + 2 * p_floats + attention_scratch_floats(padded_dim, padded_v_dim);
     if (memory.empty() || memory.n_elements() < n) memory = Tensor(DType::F32, Shape{n});
     q = memory.as<float>();
-    total = partial_at(q + q_floats, attention_max_rows, padded_v_dim);
-    chunk = partial_at(q + q_floats + p_floats, attention_max_rows, padded_v_dim);
-    tile = q + q_floats + 2 * p_floats;
+    q_bf16 = reinterpret_cast<bf16*>(q + q_floats);
+    float* partials = q + q_floats + q_floats / 2;
+    total = partial_at(partials, attention_max_rows, padded_v_dim);
+    chunk = partial_at(partials + p_floats, attention_max_rows, padded_v_dim);
+    tile = partials + 2 * p_floats;
   }
 };
 

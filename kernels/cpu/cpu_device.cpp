@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
 #include <vector>
 
+#include "kernels/base/huge_pages.hpp"
 #include "kernels/cpu/attention.hpp"
 #include "kernels/cpu/elementwise.hpp"
 #include "kernels/cpu/linear.hpp"
@@ -18,7 +20,8 @@ namespace {
 
 class PackedStorage final : public WeightMatrix::Storage {
  public:
-  PackedStorage(int64_t n_rows, int64_t n_cols, DType dtype) : matrix(n_rows, n_cols, dtype) {}
+  PackedStorage(int64_t n_rows, int64_t n_cols, const WeightFormat& format)
+      : matrix(n_rows, n_cols, format) {}
   cpu::PackedMatrix matrix;
 };
 
@@ -42,14 +45,56 @@ std::string CpuDevice::description() const {
                      dtype_name(compute_dtype_));
 }
 
-Tensor CpuDevice::allocate(DType dtype, Shape shape) { return {dtype, shape}; }
+// What reaches over many pages is the cache, or buffers that live as long. Its pages are taken now,
+// not in a timed step.
+Tensor CpuDevice::allocate(DType dtype, Shape shape) {
+  constexpr int64_t many_pages = int64_t{64} << 10;
+  if (dtype_bytes(dtype, shape.n_elements()) < many_pages) return {dtype, shape};
+  Tensor tensor = in_huge_pages(dtype, shape);
+  std::memset(tensor.data(), 0, static_cast<size_t>(tensor.n_bytes()));
+  return tensor;
+}
 
-WeightMatrix CpuDevice::allocate_weight(int64_t n_rows, int64_t n_cols, DType dtype) {
-  return {n_rows, n_cols, dtype, std::make_shared<PackedStorage>(n_rows, n_cols, dtype)};
+WeightMatrix CpuDevice::allocate_weight(int64_t n_rows,
+                                        int64_t n_cols,
+                                        const WeightFormat& format) {
+  return {n_rows, n_cols, format, std::make_shared<PackedStorage>(n_rows, n_cols, format)};
 }
 
 void CpuDevice::store_rows(const WeightMatrix& weight, int64_t first_row, TensorView rows) {
   packed(weight).store_rows(first_row, rows);
+}
+
+void CpuDevice::store_rows(const WeightMatrix& weight,
+                           int64_t first_row,
+                           const QuantisedRows& rows) {
+  packed(weight).store_rows(first_row, rows);
+}
+
+void CpuDevice::on_host_threads(int64_t n,
+                                int64_t granule,
+                                const std::function<void(int64_t, int64_t)>& work) {
+  pool_->parallel_for(n, granule, work);
+}
+
+void CpuDevice::upload(TensorView host, TensorView device) {
+  CHECK(host.n_bytes() == device.n_bytes());
+  if (host.n_bytes() > 0) {
+    std::memcpy(device.data(), host.data(), static_cast<size_t>(host.n_bytes()));
+  }
+}
+
+void CpuDevice::download(TensorView device, TensorView host) { upload(device, host); }
+
+void CpuDevice::fill_synthetic(TensorView x) {
+  for (int64_t i = 0; i < x.n_elements(); ++i) {
+    const float value = 0.01F * static_cast<float>(i % 17 - 8);
+    if (x.dtype() == DType::F32) {
+      x.as<float>()[i] = value;
+    } else {
+      x.as<bf16>()[i] = to_bf16(value);
+    }
+  }
 }
 
 void CpuDevice::do_embed(std::span<const int32_t> ids,
@@ -97,32 +142,46 @@ void CpuDevice::do_head_norm(TensorView x, TensorView weight, float eps) {
   cpu::rms_norm(heads, ones, eps, heads, *pool_, isa_);
 }
 
-void CpuDevice::multiply(const WeightMatrix& weight,
-                         TensorView x,
-                         const float* bias,
-                         TensorView y,
-                         cpu::ThreadPool& pool) const {
-  if (x.dtype() == DType::BF16 && weight.dtype() != DType::BF16) {
-    const Tensor wide(DType::F32, x.shape());
-    cpu::convert(x, wide, pool, isa_);
-    cpu::linear(packed(weight), wide, bias, y, pool, isa_);
-    return;
-  }
-  cpu::linear(packed(weight), x, bias, y, pool, isa_);
+void CpuDevice::do_linear(TensorView x, const WeightMatrix& weight, TensorView bias, TensorView y) {
+  cpu::linear(packed(weight),
+              x.reshaped({x.n_rows(), weight.n_cols()}),
+              bias.empty() ? nullptr : bias.as<float>(),
+              y.reshaped({y.n_rows(), weight.n_rows()}),
+              *pool_,
+              isa_);
 }
 
-void CpuDevice::do_linear(TensorView x, const WeightMatrix& weight, TensorView bias, TensorView y) {
-  multiply(weight,
-           x.reshaped({x.n_rows(), weight.n_cols()}),
-           bias.empty() ? nullptr : bias.as<float>(),
-           y.reshaped({y.n_rows(), weight.n_rows()}),
-           *pool_);
+void CpuDevice::do_linear_group(TensorView x, std::span<const LinearOperands> products) {
+  std::vector<cpu::LinearJob> jobs;
+  jobs.reserve(products.size());
+  for (const LinearOperands& p : products) {
+    jobs.push_back({&packed(*p.weight),
+                    p.bias.empty() ? nullptr : p.bias.as<float>(),
+                    p.y.reshaped({p.y.n_rows(), p.weight->n_rows()})});
+  }
+  cpu::linear(jobs, x.reshaped({x.n_rows(), products.front().weight->n_cols()}), *pool_, isa_);
+}
+
+bool CpuDevice::gates_products(const WeightMatrix& weight) const {
+  return cpu::can_gate(packed(weight));
+}
+
+void CpuDevice::do_linear_gated(TensorView x,
+                                const WeightMatrix& weight,
+                                TensorView bias,
+                                Activation activation,
+                                TensorView gate_up,
+                                TensorView out) {
+  const cpu::LinearJob job{&packed(weight),
+                           bias.empty() ? nullptr : bias.as<float>(),
+                           gate_up.reshaped({gate_up.n_rows(), weight.n_rows()})};
+  cpu::linear_gated(job, x.reshaped({x.n_rows(), weight.n_cols()}), activation, out, *pool_, isa_);
 }
 
 void CpuDevice::do_rope(TensorView x,
                         std::span<const int64_t> positions,
                         const RopeFrequencies& frequencies) {
-  cpu::rope(x, positions, frequencies, *pool_, isa_);
+  cpu::rope(x, positions, frequencies, rotations_, *pool_, isa_);
 }
 
 void CpuDevice::do_write_kv(TensorView k,
@@ -204,7 +263,7 @@ void CpuDevice::do_head_linear(TensorView x, std::span<const WeightMatrix> weigh
     const Tensor y_head(y.dtype(), {m, n});
     for (int64_t h = begin; h < end; ++h) {
       cpu::copy_columns(x.reshaped({m, n_heads * k}), h * k, k, x_head, 0, alone);
-      multiply(weights[static_cast<size_t>(h)], x_head, nullptr, y_head, alone);
+      cpu::linear(packed(weights[static_cast<size_t>(h)]), x_head, nullptr, y_head, alone, isa_);
       cpu::copy_columns(y_head, 0, n, y.reshaped({m, n_heads * n}), h * n, alone);
     }
   });
@@ -227,11 +286,12 @@ void CpuDevice::do_expert_linear(TensorView x,
     if (n_rows == 0) continue;
     const WeightMatrix& weight = weights[static_cast<size_t>(e)];
     const int64_t first = experts.first_row[static_cast<size_t>(e)];
-    multiply(weight,
-             x.rows(first, n_rows).reshaped({n_rows, weight.n_cols()}),
-             biases.empty() ? nullptr : biases.as<float>() + e * weight.n_rows(),
-             y.rows(first, n_rows).reshaped({n_rows, weight.n_rows()}),
-             *pool_);
+    cpu::linear(packed(weight),
+                x.rows(first, n_rows).reshaped({n_rows, weight.n_cols()}),
+                biases.empty() ? nullptr : biases.as<float>() + e * weight.n_rows(),
+                y.rows(first, n_rows).reshaped({n_rows, weight.n_rows()}),
+                *pool_,
+                isa_);
   }
 }
 

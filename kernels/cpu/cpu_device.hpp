@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 
+#include "kernels/cpu/elementwise.hpp"
 #include "kernels/cpu/isa.hpp"
 #include "kernels/cpu/thread_pool.hpp"
 #include "kernels/device.hpp"
@@ -21,8 +22,17 @@ class CpuDevice final : public Device {
   std::string description() const override;
   DType compute_dtype() const override { return compute_dtype_; }
   Tensor allocate(DType dtype, Shape shape) override;
-  WeightMatrix allocate_weight(int64_t n_rows, int64_t n_cols, DType dtype) override;
+  WeightMatrix allocate_weight(int64_t n_rows, int64_t n_cols, const WeightFormat& format) override;
   void store_rows(const WeightMatrix& weight, int64_t first_row, TensorView rows) override;
+  void store_rows(const WeightMatrix& weight,
+                  int64_t first_row,
+                  const QuantisedRows& rows) override;
+  void on_host_threads(int64_t n,
+                       int64_t granule,
+                       const std::function<void(int64_t, int64_t)>& work) override;
+  void upload(TensorView host, TensorView device) override;
+  void download(TensorView device, TensorView host) override;
+  void fill_synthetic(TensorView x) override;
 
  private:
   void do_embed(std::span<const int32_t> ids,
@@ -35,6 +45,15 @@ class CpuDevice final : public Device {
   void do_add(TensorView residual, TensorView x) override;
   void do_head_norm(TensorView x, TensorView weight, float eps) override;
   void do_linear(TensorView x, const WeightMatrix& weight, TensorView bias, TensorView y) override;
+  bool groups_products() const override { return true; }
+  void do_linear_group(TensorView x, std::span<const LinearOperands> products) override;
+  bool gates_products(const WeightMatrix& weight) const override;
+  void do_linear_gated(TensorView x,
+                       const WeightMatrix& weight,
+                       TensorView bias,
+                       Activation activation,
+                       TensorView gate_up,
+                       TensorView out) override;
   void do_rope(TensorView x,
                std::span<const int64_t> positions,
                const RopeFrequencies& frequencies) override;
@@ -82,16 +101,10 @@ class CpuDevice final : public Device {
   bool do_all_finite(TensorView x) override;
   void do_row_max(TensorView logits, std::span<RowMax> out) override;
 
-  // x, y [m, columns]; bias F32 or null. bf16 activations on f32 or f16 weights: in f32.
-  void multiply(const WeightMatrix& weight,
-                TensorView x,
-                const float* bias,
-                TensorView y,
-                cpu::ThreadPool& pool) const;
-
   std::shared_ptr<cpu::ThreadPool> pool_;
   cpu::Isa isa_;
   DType compute_dtype_;
+  cpu::RotationTables rotations_;
 };
 
 }  // namespace testbed

@@ -23,6 +23,9 @@ float inverse_rms(float sum_squares, int64_t n, float eps) {
   return 1.0F / std::sqrt(sum_squares / static_cast<float>(n) + eps);
 }
 
+// What an element costs a norm, beside one that is added or copied.
+constexpr int64_t norm_weight = 4;
+
 struct Rows {
   int64_t n_rows;
   int64_t n_cols;
@@ -30,29 +33,20 @@ struct Rows {
       : n_rows(x.n_elements() == 0 ? 0 : x.n_elements() / x.shape()[-1]), n_cols(x.shape()[-1]) {}
 };
 
-// Rotates heads of one row after another. Interleaved pairs are first laid out as two halves.
+// Rotates heads by a row of a RotationTables::Table. Interleaved pairs are first laid out as two
+// halves.
 template <typename T>
-class RowRotation {
+class HeadRotation {
  public:
-  RowRotation(const RopeFrequencies& frequencies, Isa isa)
-      : frequencies_(frequencies),
+  HeadRotation(const RopeFrequencies& frequencies, Isa isa)
+      : interleaved_(frequencies.interleaved),
         kernels_(kernels_of<T>(isa)),
         half_(static_cast<int64_t>(frequencies.inv_freq.size())),
-        table_(static_cast<size_t>(2 * half_)),
-        halves_(static_cast<size_t>(frequencies.interleaved ? 2 * half_ : 0)) {}
+        halves_(static_cast<size_t>(interleaved_ ? 2 * half_ : 0)) {}
 
-  void set_position(int64_t position) {
-    for (int64_t i = 0; i < half_; ++i) {
-      const double angle =
-          static_cast<double>(position) * frequencies_.inv_freq[static_cast<size_t>(i)];
-      cosine()[i] = static_cast<float>(std::cos(angle) * frequencies_.multiplier);
-      sine()[i] = static_cast<float>(std::sin(angle) * frequencies_.multiplier);
-    }
-  }
-
-  void rotate(T* head) {  // [2 * half]
-    if (!frequencies_.interleaved) {
-      kernels_.rotate(head, head + half_, cosine(), sine(), half_);
+  void rotate(T* head, const float* cosine, const float* sine) {  // [2 * half]
+    if (!interleaved_) {
+      kernels_.rotate(head, head + half_, cosine, sine, half_);
       return;
     }
     T* low = halves_.data();
@@ -61,7 +55,7 @@ class RowRotation {
       low[i] = head[2 * i];
       high[i] = head[2 * i + 1];
     }
-    kernels_.rotate(low, high, cosine(), sine(), half_);
+    kernels_.rotate(low, high, cosine, sine, half_);
     for (int64_t i = 0; i < half_; ++i) {
       head[2 * i] = low[i];
       head[2 * i + 1] = high[i];
@@ -69,15 +63,29 @@ class RowRotation {
   }
 
  private:
-  float* cosine() { return table_.data(); }
-  float* sine() { return table_.data() + half_; }
-
-  const RopeFrequencies& frequencies_;
+  bool interleaved_;
   const ActivationKernels<T>& kernels_;
   int64_t half_;
-  std::vector<float> table_;  // cosines, then sines, of one row
   std::vector<T> halves_;
 };
+
+void fill(RotationTables::Table& table, ThreadPool& pool) {
+  const auto half = static_cast<int64_t>(table.inv_freq.size());
+  const auto m = static_cast<int64_t>(table.positions.size());
+  table.values.resize(static_cast<size_t>(2 * half * m));
+  // A cosine and a sine in double are worth some 64 elements of other work.
+  pool.parallel_for(m, granule_rows(64 * half), [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      const auto position = static_cast<double>(table.positions[static_cast<size_t>(row)]);
+      float* cosine = table.values.data() + 2 * half * row;
+      for (int64_t i = 0; i < half; ++i) {
+        const double angle = position * table.inv_freq[static_cast<size_t>(i)];
+        cosine[i] = static_cast<float>(std::cos(angle) * table.multiplier);
+        cosine[half + i] = static_cast<float>(std::sin(angle) * table.multiplier);
+      }
+    }
+  });
+}
 
 // Where the gates and ups [m, f] are; their rows are `pitch` elements apart.
 template <typename T>
@@ -117,7 +125,7 @@ void rms_norm(
   const int64_t d = rows.n_cols;
   with_type(x.dtype(), [&]<typename T>(T*) {
     const auto& kernels = kernels_of<T>(isa);
-    pool.parallel_for(rows.n_rows, granule_rows(d), [&](int64_t begin, int64_t end) {
+    pool.parallel_for(rows.n_rows, granule_rows(norm_weight * d), [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         const T* row = x.as<T>() + i * d;
         const float factor = inverse_rms(kernels.sum_squares(row, d), d, eps);
@@ -141,7 +149,7 @@ void add_rms_norm(TensorView residual,
   const int64_t d = rows.n_cols;
   with_type(x.dtype(), [&]<typename T>(T*) {
     const auto& kernels = kernels_of<T>(isa);
-    pool.parallel_for(rows.n_rows, granule_rows(d), [&](int64_t begin, int64_t end) {
+    pool.parallel_for(rows.n_rows, granule_rows(norm_weight * d), [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         T* row = residual.as<T>() + i * d;
         const float sum = kernels.add_sum_squares(row, x.as<T>() + i * d, d);
@@ -161,27 +169,59 @@ void add(TensorView residual, TensorView x, ThreadPool& pool, Isa isa) {
   });
 }
 
+const RotationTables::Table& RotationTables::of(std::span<const int64_t> positions,
+                                                const RopeFrequencies& frequencies,
+                                                ThreadPool& pool) {
+  const auto is = [&](const Table& table) {
+    return table.multiplier == frequencies.multiplier &&
+           std::ranges::equal(table.inv_freq, frequencies.inv_freq) &&
+           std::ranges::equal(table.positions, positions);
+  };
+  for (size_t i = 0; i < tables_.size(); ++i) {
+    if (is(tables_[i])) return tables_[last_ = i];
+  }
+  last_ = 1 - last_;
+  Table& table = tables_[last_];
+  table.positions.assign(positions.begin(), positions.end());
+  table.inv_freq.assign(frequencies.inv_freq.begin(), frequencies.inv_freq.end());
+  table.multiplier = frequencies.multiplier;
+  fill(table, pool);
+  return table;
+}
+
 void rope(TensorView x,
           std::span<const int64_t> positions,
           const RopeFrequencies& frequencies,
+          RotationTables& tables,
           ThreadPool& pool,
           Isa isa) {
   CHECK(x.shape().rank() == 3 && x.shape()[0] == static_cast<int64_t>(positions.size()));
   const int64_t n_heads = x.shape()[1];
   const int64_t head_dim = x.shape()[2];
   CHECK(head_dim == 2 * static_cast<int64_t>(frequencies.inv_freq.size()));
+  const RotationTables::Table& table = tables.of(positions, frequencies, pool);
   with_type(x.dtype(), [&]<typename T>(T*) {
     const int64_t granule = granule_rows(n_heads * head_dim);
     pool.parallel_for(x.n_rows(), granule, [&](int64_t begin, int64_t end) {
-      RowRotation<T> rotation(frequencies, isa);
+      HeadRotation<T> rotation(frequencies, isa);
       for (int64_t row = begin; row < end; ++row) {
-        rotation.set_position(positions[static_cast<size_t>(row)]);
+        const float* cosine = table.values.data() + row * head_dim;
         for (int64_t h = 0; h < n_heads; ++h) {
-          rotation.rotate(x.as<T>() + (row * n_heads + h) * head_dim);
+          rotation.rotate(
+              x.as<T>() + (row * n_heads + h) * head_dim, cosine, cosine + head_dim / 2);
         }
       }
     });
   });
+}
+
+void rope(TensorView x,
+          std::span<const int64_t> positions,
+          const RopeFrequencies& frequencies,
+          ThreadPool& pool,
+          Isa isa) {
+  RotationTables tables;
+  rope(x, positions, frequencies, tables, pool, isa);
 }
 
 void gated_activation(
@@ -248,16 +288,36 @@ void convert(TensorView from, TensorView to, ThreadPool& pool, Isa isa) {
   });
 }
 
+// Fewer rows than threads are cut: in decoding a row of logits is long.
 void row_max(TensorView x, std::span<RowMax> out, ThreadPool& pool, Isa isa) {
   CHECK(x.dtype() == DType::F32 && x.n_rows() == static_cast<int64_t>(out.size()));
   const int64_t n = x.row_elements();
   CHECK(out.empty() || (n >= 1 && n <= std::numeric_limits<int32_t>::max()));
   const ElementwiseKernels& kernels = kernels_for(isa);
-  pool.parallel_for(x.n_rows(), granule_rows(n), [&](int64_t begin, int64_t end) {
+  const bool few = x.n_rows() < pool.n_threads();
+  const int64_t n_pieces = few ? std::clamp<int64_t>(n / thread_elements, 1, pool.n_threads()) : 1;
+  const int64_t piece = (n + n_pieces - 1) / n_pieces;
+  std::vector<RowMax> parts(static_cast<size_t>(x.n_rows() * n_pieces));
+  pool.parallel_for(x.n_rows() * n_pieces, granule_rows(piece), [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      out[static_cast<size_t>(i)] = kernels.row_max(x.as<float>() + i * n, n);
+      const int64_t first = i % n_pieces * piece;
+      RowMax& part = parts[static_cast<size_t>(i)];
+      part = kernels.row_max(x.as<float>() + i / n_pieces * n + first, std::min(piece, n - first));
+      part.index += static_cast<int32_t>(first);
     }
   });
+  for (size_t row = 0; row < out.size(); ++row) {
+    const auto of_row = std::span(parts).subspan(row * static_cast<size_t>(n_pieces),
+                                                 static_cast<size_t>(n_pieces));
+    out[row] = of_row.front();
+    for (const RowMax& part : of_row.subspan(1)) {
+      if (part.value > out[row].value) {
+        out[row].value = part.value;
+        out[row].index = part.index;
+      }
+      out[row].finite = out[row].finite && part.finite;
+    }
+  }
 }
 
 }  // namespace testbed::cpu

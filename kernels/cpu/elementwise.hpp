@@ -2,8 +2,10 @@
 // the store.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "kernels/base/routing.hpp"
 #include "kernels/base/row_max.hpp"
@@ -27,8 +29,33 @@ void add_rms_norm(TensorView residual,
                   ThreadPool& pool,
                   Isa isa);
 void add(TensorView residual, TensorView x, ThreadPool& pool, Isa isa);
+// The cosines and sines of a step's positions, which all its layers ask for: kept for the two sets
+// of frequencies that a model may have.
+class RotationTables {
+ public:
+  struct Table {
+    std::vector<int64_t> positions;
+    std::vector<double> inv_freq;
+    double multiplier = 0.0;
+    std::vector<float> values;  // [m][2][head_dim / 2]: cosines, sines
+  };
+  const Table& of(std::span<const int64_t> positions,
+                  const RopeFrequencies& frequencies,
+                  ThreadPool& pool);
+
+ private:
+  std::array<Table, 2> tables_;
+  size_t last_ = 0;
+};
+
 // Rotates the pairs of x [m, heads, head_dim] in place by positions[row] * inv_freq[i]; cos and sin
 // are computed in double, times the multiplier.
+void rope(TensorView x,
+          std::span<const int64_t> positions,
+          const RopeFrequencies& frequencies,
+          RotationTables& tables,
+          ThreadPool& pool,
+          Isa isa);
 void rope(TensorView x,
           std::span<const int64_t> positions,
           const RopeFrequencies& frequencies,

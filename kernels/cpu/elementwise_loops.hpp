@@ -9,6 +9,7 @@
 
 #include "kernels/cpu/elementwise_kernels.hpp"
 #include "kernels/cpu/lanes_math.hpp"
+#include "kernels/cpu/unroll.hpp"
 
 namespace testbed::cpu {
 namespace {
@@ -32,9 +33,11 @@ constexpr int64_t n_sums = 4;
 template <typename T, typename Value>
 float sum_of_squares(int64_t n, const Value& value) {
   V sums[n_sums];
-  for (V& sum : sums) sum = Lanes::set1(0.0F);
+  TESTBED_UNROLL
+  for (int64_t s = 0; s < n_sums; ++s) sums[s] = Lanes::set1(0.0F);
   int64_t i = 0;
   for (; i + n_sums * width <= n; i += n_sums * width) {
+    TESTBED_UNROLL
     for (int64_t s = 0; s < n_sums; ++s) {
       const V x = value(i + s * width, width);
       sums[s] = Lanes::fma(x, x, sums[s]);
@@ -201,9 +204,9 @@ void convert(const From* from, To* to, int64_t n) {
   tail.copy_to(to + i, n - i);
 }
 
-RowMax row_max(const float* x, int64_t n) {
+// The largest of a stretch, NaN passed over; zero_or_nan takes note of what is not finite.
+float largest(const float* x, int64_t n, V& zero_or_nan) {
   V maximum = Lanes::set1(-__builtin_inff());
-  V zero_or_nan = Lanes::set1(0.0F);
   int64_t i = 0;
   for (; i + width <= n; i += width) {
     const V v = Lanes::load(x + i);
@@ -212,14 +215,30 @@ RowMax row_max(const float* x, int64_t n) {
   }
   alignas(64) float lanes[width];
   Lanes::store(lanes, maximum);
-  RowMax result{.value = lanes[0], .index = 0, .finite = sum_lanes(zero_or_nan) == 0.0F};
-  const auto take = [&result](float v) { result.value = v > result.value ? v : result.value; };
-  for (const float lane : lanes) take(lane);
+  float value = lanes[0];
+  for (const float lane : lanes) value = lane > value ? lane : value;
   for (; i < n; ++i) {
-    take(x[i]);
-    result.finite = result.finite && x[i] - x[i] == 0.0F;
+    value = x[i] > value ? x[i] : value;
+    zero_or_nan = Lanes::fma(Lanes::set1(x[i]), Lanes::set1(0.0F), zero_or_nan);
   }
-  for (int64_t j = 0; j < n; ++j) {
+  return value;
+}
+
+// By stretches, so that the index is looked for in one of them.
+RowMax row_max(const float* x, int64_t n) {
+  constexpr int64_t stretch = 1024;
+  V zero_or_nan = Lanes::set1(0.0F);
+  RowMax result{.value = -__builtin_inff(), .index = 0, .finite = true};
+  int64_t first = 0;
+  for (int64_t begin = 0; begin < n; begin += stretch) {
+    const float value = largest(x + begin, n - begin < stretch ? n - begin : stretch, zero_or_nan);
+    if (value > result.value) {
+      result.value = value;
+      first = begin;
+    }
+  }
+  result.finite = sum_lanes(zero_or_nan) == 0.0F;
+  for (int64_t j = first; j < n; ++j) {
     if (x[j] == result.value) {
       result.index = static_cast<int32_t>(j);
       break;

@@ -11,7 +11,8 @@
 namespace testbed::cpu {
 namespace {
 
-constexpr std::array all_isas = {Isa::portable, Isa::avx2, Isa::avx512, Isa::avx512_bf16};
+constexpr std::array all_isas = {
+    Isa::portable, Isa::avx2, Isa::avx512, Isa::avx512_vnni, Isa::avx512_bf16};
 
 struct CpuidRegisters {
   uint32_t eax = 0, ebx = 0, ecx = 0, edx = 0;
@@ -43,8 +44,10 @@ Isa detect() {
   const uint32_t opmask_zmm_state = bit(5) | bit(6) | bit(7);
   const uint32_t f_dq_bw_vl = bit(16) | bit(17) | bit(30) | bit(31);
   if (!has(saved, opmask_zmm_state) || !has(extended.ebx, f_dq_bw_vl)) return Isa::avx2;
+  if (!has(extended.ecx, bit(11))) return Isa::avx512;
+  // Every processor with bf16 has VNNI; Cascade Lake has VNNI alone.
   const bool bf16 = has(CpuidRegisters(7, 1).eax, bit(5));
-  return bf16 ? Isa::avx512_bf16 : Isa::avx512;
+  return bf16 ? Isa::avx512_bf16 : Isa::avx512_vnni;
 }
 
 }  // namespace

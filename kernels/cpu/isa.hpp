@@ -7,9 +7,9 @@
 
 namespace testbed::cpu {
 
-enum class Isa : uint8_t { portable, avx2, avx512, avx512_bf16 };
+enum class Isa : uint8_t { portable, avx2, avx512, avx512_vnni, avx512_bf16 };
 constexpr std::string_view isa_name(Isa isa) {
-  constexpr std::string_view names[] = {"portable", "avx2", "avx512", "avx512_bf16"};
+  constexpr std::string_view names[] = {"portable", "avx2", "avx512", "avx512_vnni", "avx512_bf16"};
   return names[static_cast<int>(isa)];
 }
 

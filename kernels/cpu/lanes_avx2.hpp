@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "kernels/base/dtype.hpp"
+#include "kernels/cpu/unroll.hpp"
 
 namespace testbed::cpu {
 namespace {
@@ -69,11 +70,14 @@ struct Lanes {
   // v[i] lane j <-> v[j] lane i: pairs of lanes, of two, of four.
   static void transpose(V* v) {
     V t[8];
+    TESTBED_UNROLL
     for (int i = 0; i < 8; i += 2) {
       t[i] = _mm256_unpacklo_ps(v[i], v[i + 1]);
       t[i + 1] = _mm256_unpackhi_ps(v[i], v[i + 1]);
     }
+    TESTBED_UNROLL
     for (int i = 0; i < 8; i += 4) {
+      TESTBED_UNROLL
       for (int j = 0; j < 2; ++j) {
         const __m256d a = _mm256_castps_pd(t[i + j]);
         const __m256d b = _mm256_castps_pd(t[i + 2 + j]);
@@ -82,10 +86,12 @@ struct Lanes {
       }
     }
     // v[4 g + i] holds, in its half h, column 4 h + i of rows 4 g ... 4 g + 3.
+    TESTBED_UNROLL
     for (int i = 0; i < 4; ++i) {
       t[i] = _mm256_permute2f128_ps(v[i], v[4 + i], 0x20);
       t[4 + i] = _mm256_permute2f128_ps(v[i], v[4 + i], 0x31);
     }
+    TESTBED_UNROLL
     for (int i = 0; i < 8; ++i) v[i] = t[i];
   }
 };

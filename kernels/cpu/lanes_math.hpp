@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "kernels/cpu/unroll.hpp"
+
 namespace testbed::cpu {
 namespace {
 
@@ -33,7 +35,8 @@ inline ExponentialParts exponential_parts(V x) {
   r = Lanes::fma(k, Lanes::set1(2.12194440e-4F), r);
   constexpr float coefficients[] = {1.0F / 720, 1.0F / 120, 1.0F / 24, 1.0F / 6, 0.5F, 1.0F};
   V sum = Lanes::set1(1.0F / 5040);
-  for (const float c : coefficients) sum = Lanes::fma(sum, r, Lanes::set1(c));
+  TESTBED_UNROLL
+  for (int i = 0; i < 6; ++i) sum = Lanes::fma(sum, r, Lanes::set1(coefficients[i]));
   return {.r = r, .slope = sum, .power = Lanes::power_of_two(k)};
 }
 

@@ -121,7 +121,7 @@ LinearKernel avx2_kernel(DType w_dtype) {
   const TileFunction function = w_dtype == DType::F32   ? dispatch<F32Weights>
                                 : w_dtype == DType::F16 ? dispatch<F16Weights>
                                                         : dispatch<Bf16Weights>;
-  return {.bf16_pairs = false, .max_rows = 6, .n_accumulators = 6, .tile = function};
+  return {.x_packing = XPacking::f32, .max_rows = 6, .n_accumulators = 6, .tile = function};
 }
 
 void avx2_store(const float* c, const float* bias, int64_t n, void* y, DType dtype) {

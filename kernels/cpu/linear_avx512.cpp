@@ -128,7 +128,7 @@ LinearKernel avx512_kernel(DType w_dtype) {
   const TileFunction function = w_dtype == DType::F32   ? dispatch<F32Weights>
                                 : w_dtype == DType::F16 ? dispatch<F16Weights>
                                                         : dispatch<Bf16Weights>;
-  return {.bf16_pairs = false, .max_rows = 12, .n_accumulators = 24, .tile = function};
+  return {.x_packing = XPacking::f32, .max_rows = 12, .n_accumulators = 24, .tile = function};
 }
 
 void avx512_store(const float* c, const float* bias, int64_t n, void* y, DType dtype) {

@@ -85,11 +85,11 @@ void dispatch(const LinearTile& t) {
 }  // namespace
 
 LinearKernel avx512_bf16_kernel() {
-  return {.bf16_pairs = true,
+  return {.x_packing = XPacking::bf16_pairs,
           .max_rows = 12,
           .n_accumulators = 24,
           .tile = dispatch,
-          .two_streams = true};
+          .row_panels = 2};
 }
 
 }  // namespace testbed::cpu

@@ -39,7 +39,7 @@ LinearKernel portable_kernel(DType w_dtype) {
   const auto function = w_dtype == DType::F32   ? tile<float>
                         : w_dtype == DType::F16 ? tile<f16>
                                                 : tile<bf16>;
-  return {.bf16_pairs = false, .max_rows = 8, .n_accumulators = 8, .tile = function};
+  return {.x_packing = XPacking::f32, .max_rows = 8, .n_accumulators = 8, .tile = function};
 }
 
 }  // namespace testbed::cpu

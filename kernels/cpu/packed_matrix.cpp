@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <cstring>
 
+#include "kernels/base/huge_pages.hpp"
+#include "kernels/cpu/packed_quantised.hpp"
+
 namespace testbed::cpu {
 namespace {
 
@@ -42,29 +45,38 @@ void transpose(
 
 }  // namespace
 
-PackedMatrix::PackedMatrix(int64_t n_rows, int64_t n_cols, DType dtype)
-    : n_rows_(n_rows), n_cols_(n_cols), padded_cols_(pad_cols(n_cols, dtype)), dtype_(dtype) {
+PackedMatrix::PackedMatrix(int64_t n_rows, int64_t n_cols, const WeightFormat& format)
+    : n_rows_(n_rows), n_cols_(n_cols), format_(format) {
   CHECK(n_rows >= 0 && n_cols >= 0);
-  CHECK(dtype == DType::F32 || dtype == DType::F16 || dtype == DType::BF16);
-  data_ = Tensor(dtype, {n_panels(), padded_cols_, panel_rows});
+  if (format.is_quantised()) {
+    CHECK(!format_name(format).empty());  // one that the kernels know
+    layout_ = PackedLayout(format, n_cols);
+    padded_cols_ = layout_.padded_cols;
+    panel_bytes_ = layout_.panel_bytes();
+  } else {
+    CHECK(dtype() == DType::F32 || dtype() == DType::F16 || dtype() == DType::BF16);
+    padded_cols_ = pad_cols(n_cols, dtype());
+    panel_bytes_ = panel_rows * dtype_bytes(dtype(), padded_cols_);
+  }
+  data_ = in_huge_pages(DType::I8, {n_panels(), panel_bytes_});
 }
 
 void PackedMatrix::store_rows(int64_t first_row, TensorView rows) {
   const int64_t count = rows.n_rows();
-  CHECK(rows.dtype() == dtype_ && first_row >= 0 && first_row + count <= n_rows_);
+  CHECK(!is_quantised() && rows.dtype() == dtype() && first_row >= 0 &&
+        first_row + count <= n_rows_);
   CHECK(count == 0 || rows.row_elements() == n_cols_);
   const auto* from = static_cast<const std::byte*>(rows.data());
-  const int64_t element_bytes = dtype_bytes(dtype_, 1);
+  const int64_t element_bytes = dtype_bytes(dtype(), 1);
   const int64_t row_bytes = n_cols_ * element_bytes;
-  const int64_t unit_elements = dtype_ == DType::BF16 ? 2 : 1;
+  const int64_t unit_elements = dtype() == DType::BF16 ? 2 : 1;
   const int64_t unit_bytes = unit_elements * element_bytes;
   const int64_t n_units = n_cols_ / unit_elements;
   for (int64_t row = first_row; row < first_row + count;) {
     const int64_t lane = row % panel_rows;
     const int64_t n = std::min(panel_rows - lane, first_row + count - row);
-    std::byte* to = static_cast<std::byte*>(data_.data()) + row / panel_rows * panel_bytes() +
-                    lane * unit_bytes;
-    if (dtype_ == DType::F16) {
+    std::byte* to = mutable_panel(row / panel_rows) + lane * unit_bytes;
+    if (dtype() == DType::F16) {
       transpose<uint16_t>(from, row_bytes, n, n_units, to);
     } else {
       transpose<uint32_t>(from, row_bytes, n, n_units, to);
@@ -82,11 +94,29 @@ void PackedMatrix::store_rows(int64_t first_row, TensorView rows) {
   }
 }
 
+void PackedMatrix::store_rows(int64_t first_row, const QuantisedRows& rows) {
+  const int64_t count = rows.n_rows();
+  CHECK(is_quantised() && rows.format == format_);
+  CHECK(first_row >= 0 && first_row + count <= n_rows_ && rows.n_cols() == n_cols_);
+  for (int64_t row = first_row; row < first_row + count;) {
+    const int64_t lane = row % panel_rows;
+    const int64_t n = std::min(panel_rows - lane, first_row + count - row);
+    store_quantised(layout_, rows.rows(row - first_row, n), lane, mutable_panel(row / panel_rows));
+    row += n;
+  }
+}
+
 void PackedMatrix::load_row(int64_t row, float* out) const {
   CHECK(row >= 0 && row < n_rows_);
   const std::byte* from = panel(row / panel_rows);
   const int64_t lane = row % panel_rows;
-  switch (dtype_) {
+  if (is_quantised()) {
+    for_each_piece(layout_, from, {0, n_cols_}, [&](const WeightGroup& group) {
+      load_quantised(format_, group, lane, out + group.first_col, 1);
+    });
+    return;
+  }
+  switch (dtype()) {
     case DType::F32:
       for (int64_t k = 0; k < n_cols_; ++k) {
         out[k] = reinterpret_cast<const float*>(from)[k * panel_rows + lane];

@@ -23,5 +23,10 @@ FlopLoop flops_portable();
 FlopLoop flops_avx2();
 FlopLoop flops_avx512();
 FlopLoop flops_avx512_bf16();
+// Multiply-adds of int8 into 32 bits.
+FlopLoop int8_portable();
+FlopLoop int8_avx2();
+FlopLoop int8_avx512();
+FlopLoop int8_avx512_vnni();
 
 }  // namespace testbed::cpu

@@ -18,8 +18,15 @@ ReadLoop read_loop(Isa isa) {
   return isa == Isa::avx2 ? read_avx2 : read_portable;
 }
 
-FlopLoop flop_loop(DType compute, Isa isa) {
-  if (isa == Isa::avx512_bf16 && compute == DType::BF16) return flops_avx512_bf16();
+FlopLoop int8_loop(Isa isa) {
+  if (isa >= Isa::avx512_vnni) return int8_avx512_vnni();
+  if (isa == Isa::avx512) return int8_avx512();
+  return isa == Isa::avx2 ? int8_avx2() : int8_portable();
+}
+
+FlopLoop flop_loop(DType operands, Isa isa) {
+  if (operands == DType::I8) return int8_loop(isa);
+  if (isa == Isa::avx512_bf16 && operands == DType::BF16) return flops_avx512_bf16();
   if (isa >= Isa::avx512) return flops_avx512();
   return isa == Isa::avx2 ? flops_avx2() : flops_portable();
 }
@@ -57,10 +64,10 @@ double read_bandwidth(TensorView buffer, double duration_s, ThreadPool& pool, Is
   return n_bytes / elapsed_s;
 }
 
-double peak_flops(DType compute, double duration_s, ThreadPool& pool, Isa isa) {
+double peak_flops(DType operands, double duration_s, ThreadPool& pool, Isa isa) {
   CHECK(isa <= best_isa() && duration_s > 0);
-  CHECK(compute == DType::F32 || compute == DType::BF16);
-  const FlopLoop loop = flop_loop(compute, isa);
+  CHECK(operands == DType::F32 || operands == DType::BF16 || operands == DType::I8);
+  const FlopLoop loop = flop_loop(operands, isa);
   // Rounds of about a millisecond: long beside waking the threads, short beside a disturbance.
   int64_t n_steps = 1000;
   const auto round = [&](int) { keep(loop.run(n_steps)); };

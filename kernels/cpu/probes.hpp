@@ -15,9 +15,10 @@ namespace testbed::cpu {
 double read_bandwidth(TensorView buffer, double duration_s, ThreadPool& pool, Isa isa);
 
 // Dense FLOP/s of all threads from registers alone: vdpbf16ps for BF16 where the processor has it,
-// else f32 FMA (for the portable level: whatever the compiler makes of it). The best of several
-// rounds within duration_s.
-double peak_flops(DType compute, double duration_s, ThreadPool& pool, Isa isa);
+// else f32 FMA (for the portable level: whatever the compiler makes of it). I8: of products of
+// int8, as quantised weights are multiplied: vpdpbusd, or vpmaddubsw and vpmaddwd. The best of
+// several rounds within duration_s.
+double peak_flops(DType operands, double duration_s, ThreadPool& pool, Isa isa);
 
 // Bytes of all last-level caches of the machine, whatever cores the process is bound to: they are
 // the memory domain's, which all ranks of a host share. 0 if unknown.

@@ -47,6 +47,36 @@ float run(int64_t n_steps) {
 
 }  // namespace
 
+namespace {
+
+float run_int8(int64_t n_steps) {
+  constexpr int n = 12;
+  __m256i sums[n];
+#pragma GCC unroll 32
+  for (__m256i& sum : sums) sum = _mm256_setzero_si256();
+  const __m256i a = _mm256_set1_epi8(1);
+  const __m256i b = _mm256_set1_epi8(-1);
+  const __m256i ones = _mm256_set1_epi16(1);
+  for (int64_t step = 0; step < n_steps; ++step) {
+#pragma GCC unroll 32
+    for (__m256i& sum : sums) {
+      __m256i product = _mm256_maddubs_epi16(a, b);
+      __asm__("" : "+x"(product));  // one of its own each time
+      sum = _mm256_add_epi32(sum, _mm256_madd_epi16(product, ones));
+    }
+  }
+  __m256i total = _mm256_setzero_si256();
+#pragma GCC unroll 32
+  for (const __m256i& sum : sums) total = _mm256_add_epi32(total, sum);
+  alignas(32) int32_t words[8];
+  _mm256_store_si256(reinterpret_cast<__m256i*>(words), total);
+  return static_cast<float>(words[0]);
+}
+
+}  // namespace
+
+FlopLoop int8_avx2() { return {run_int8, int64_t{2} * 12 * 32}; }
+
 FlopLoop flops_avx2() { return {run, int64_t{2} * 12 * 8}; }
 
 }  // namespace testbed::cpu

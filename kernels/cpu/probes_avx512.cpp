@@ -47,6 +47,34 @@ float run(int64_t n_steps) {
 
 }  // namespace
 
+namespace {
+
+float run_int8(int64_t n_steps) {
+  constexpr int n = 24;
+  __m512i sums[n];
+#pragma GCC unroll 32
+  for (__m512i& sum : sums) sum = _mm512_setzero_si512();
+  const __m512i a = _mm512_set1_epi8(1);
+  const __m512i b = _mm512_set1_epi8(-1);
+  const __m512i ones = _mm512_set1_epi16(1);
+  for (int64_t step = 0; step < n_steps; ++step) {
+#pragma GCC unroll 32
+    for (__m512i& sum : sums) {
+      __m512i product = _mm512_maddubs_epi16(a, b);
+      __asm__("" : "+v"(product));  // one of its own each time
+      sum = _mm512_add_epi32(sum, _mm512_madd_epi16(product, ones));
+    }
+  }
+  __m512i total = _mm512_setzero_si512();
+#pragma GCC unroll 32
+  for (const __m512i& sum : sums) total = _mm512_add_epi32(total, sum);
+  return static_cast<float>(_mm512_reduce_add_epi32(total));
+}
+
+}  // namespace
+
+FlopLoop int8_avx512() { return {run_int8, int64_t{2} * 24 * 64}; }
+
 FlopLoop flops_avx512() { return {run, int64_t{2} * 24 * 16}; }
 
 }  // namespace testbed::cpu

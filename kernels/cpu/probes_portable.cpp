@@ -33,6 +33,30 @@ float run(int64_t n_steps) {
 
 }  // namespace
 
+namespace {
+
+float run_int8(int64_t n_steps) {
+  constexpr int n = 64;
+  int8_t a[n];
+  int8_t b[n];
+  int32_t sums[n] = {};
+  for (int i = 0; i < n; ++i) {
+    a[i] = static_cast<int8_t>(i);
+    b[i] = static_cast<int8_t>(1 - i % 3);
+  }
+  for (int64_t step = 0; step < n_steps; ++step) {
+    __asm__ volatile("" : : "r"(a), "r"(b) : "memory");  // read anew each time
+    for (int i = 0; i < n; ++i) sums[i] += int32_t{a[i]} * int32_t{b[i]};
+  }
+  float total = 0.0F;
+  for (const int32_t sum : sums) total += static_cast<float>(sum);
+  return total;
+}
+
+}  // namespace
+
+FlopLoop int8_portable() { return {run_int8, int64_t{2} * 64}; }
+
 FlopLoop flops_portable() { return {run, int64_t{2} * 48}; }
 
 }  // namespace testbed::cpu

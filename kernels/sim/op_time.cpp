@@ -6,6 +6,9 @@
 #include <limits>
 #include <string>
 
+#include "kernels/base/errors.hpp"
+#include "kernels/cost.hpp"
+
 namespace testbed {
 namespace {
 
@@ -63,20 +66,58 @@ double near_ridge(double a, double b) {
   return larger * std::sqrt(std::sqrt(1.0 + square * square));
 }
 
+// Of the quantised weights of an op, once. An infinite peak drops it like other arithmetic.
+double expansion_s(const DeviceSpec& device, const OpCost& cost, MathType math) {
+  if (cost.expansion_ops == 0 || std::isinf(device.peak_flops.at(math))) return 0.0;
+  const ChipSpec& chip = device.chip;
+  if (chip.n_sm <= 0 || chip.boost_hz <= 0.0) {
+    throw ConfigError("device " + device.name +
+                      ": quantised weights need n_sm and boost_mhz in its [chip]: the time to " +
+                      "expand them follows from these");
+  }
+  return static_cast<double>(cost.expansion_ops) /
+         (static_cast<double>(chip.n_sm * lanes_per_sm) * chip.boost_hz);
+}
+
+// Whether weights are expanded as they are multiplied (kernels/cuda): experts' always are.
+bool is_fused(OpKind kind, const OpShape& shape) {
+  return kind == OpKind::expert_linear || shape.m <= most_fused_rows;
+}
+
+// How often an op expands each of its weights: fused ones for each tile of rows.
+int64_t n_expansions(OpKind kind, const OpShape& shape) {
+  if (kind != OpKind::expert_linear) return 1;
+  return ceil_div(ceil_div(shape.m, shape.n_matrices), most_fused_rows);
+}
+
 double linear_s(const DeviceSpec& device,
                 const OpTiming& timing,
+                OpKind kind,
                 const OpCost& cost,
                 const OpShape& shape,
                 MathType math) {
   const double peak = device.peak_flops.at(math);
-  const double memory = seconds(static_cast<double>(cost.memory_bytes()),
-                                timing.memory_efficiency,
-                                device.memory_bytes_per_s);
-  if (device.timing.tile_fill_k <= 0.0 || device.chip.n_sm <= 0)
-    return std::max(seconds(static_cast<double>(cost.flops), timing.compute_efficiency, peak),
-                    memory);
-  const double compute = tiled_compute_s(device, timing, shape, peak);
-  return near_ridge(compute, memory);
+  const auto memory_s = [&](int64_t n_bytes) {
+    return seconds(
+        static_cast<double>(n_bytes), timing.memory_efficiency, device.memory_bytes_per_s);
+  };
+  const bool in_tiles = device.timing.tile_fill_k > 0.0 && device.chip.n_sm > 0;
+  // What overlaps.
+  const auto together = [&](double arithmetic, double memory) {
+    return in_tiles ? near_ridge(arithmetic, memory) : std::max(arithmetic, memory);
+  };
+  const double product =
+      in_tiles ? tiled_compute_s(device, timing, shape, peak)
+               : seconds(static_cast<double>(cost.flops), timing.compute_efficiency, peak);
+  const double expansion = expansion_s(device, cost, math);
+  if (expansion == 0.0) return together(product, memory_s(cost.memory_bytes()));
+  if (is_fused(kind, shape)) {
+    const auto times = static_cast<double>(n_expansions(kind, shape));
+    return together(times * expansion + product, memory_s(cost.memory_bytes()));
+  }
+  // One kernel after the other; the expanded weights stay in the L2 cache between them.
+  return together(expansion, memory_s(cost.weight_bytes)) +
+         together(product, memory_s(cost.memory_bytes() - cost.weight_bytes));
 }
 
 // Not said: none is taken for granted.
@@ -148,12 +189,13 @@ double body_s(const DeviceSpec& device,
               const OpShape& shape,
               MathType math) {
   const OpTiming& timing = timing_of(device.timing, kind, shape, math);
-  if (is_product(kind)) return linear_s(device, timing, cost, shape, math);
+  if (is_product(kind)) return linear_s(device, timing, kind, cost, shape, math);
   if (kind == OpKind::attention)
     return decodes(shape) ? decode_s(device, cost, shape, math) : prefill_s(device, cost, math);
-  return seconds(static_cast<double>(cost.memory_bytes()),
-                 timing.memory_efficiency,
-                 device.memory_bytes_per_s);
+  const double memory = seconds(static_cast<double>(cost.memory_bytes()),
+                                timing.memory_efficiency,
+                                device.memory_bytes_per_s);
+  return std::max(memory, expansion_s(device, cost, math));  // of an embedding's rows
 }
 
 }  // namespace

@@ -11,7 +11,8 @@ namespace testbed {
 // a layer's attention (the attention itself, or the last merge of partial results) carries
 // layer_overhead_s instead: a layer has exactly one per pass. `math` is what the products
 // are done in; the device must have a peak for it. An infinite memory bandwidth or peak drops the
-// term that it bounds (what if).
+// term that it bounds (what if). Throws ConfigError for quantised weights if the device's chip has
+// no number of SMs or clock.
 double pass_op_seconds(
     const DeviceSpec& device, OpKind kind, const OpCost& cost, const OpShape& shape, MathType math);
 

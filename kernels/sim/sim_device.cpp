@@ -58,14 +58,22 @@ Tensor SimDevice::allocate(DType dtype, Shape shape) {
   return {reserved(), dtype, shape};
 }
 
-WeightMatrix SimDevice::allocate_weight(int64_t n_rows, int64_t n_cols, DType dtype) {
+WeightMatrix SimDevice::allocate_weight(int64_t n_rows,
+                                        int64_t n_cols,
+                                        const WeightFormat& format) {
   static const auto nothing = std::make_shared<NoStorage>();
-  return {n_rows, n_cols, dtype, nothing};
+  return {n_rows, n_cols, format, nothing};
 }
 
 void SimDevice::store_rows(const WeightMatrix& /*weight*/,
                            int64_t /*first_row*/,
                            TensorView /*rows*/) {
+  throw InternalError("a simulated device stores no weights");
+}
+
+void SimDevice::store_rows(const WeightMatrix& /*weight*/,
+                           int64_t /*first_row*/,
+                           const QuantisedRows& /*rows*/) {
   throw InternalError("a simulated device stores no weights");
 }
 

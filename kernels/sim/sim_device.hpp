@@ -42,8 +42,14 @@ class SimDevice final : public Device {
   DType compute_dtype() const override { return compute_dtype_; }
   bool holds_data() const override { return false; }
   Tensor allocate(DType dtype, Shape shape) override;
-  WeightMatrix allocate_weight(int64_t n_rows, int64_t n_cols, DType dtype) override;
+  WeightMatrix allocate_weight(int64_t n_rows, int64_t n_cols, const WeightFormat& format) override;
   void store_rows(const WeightMatrix& weight, int64_t first_row, TensorView rows) override;
+  void store_rows(const WeightMatrix& weight,
+                  int64_t first_row,
+                  const QuantisedRows& rows) override;
+  void upload(TensorView /*host*/, TensorView /*device*/) override {}
+  void download(TensorView /*device*/, TensorView /*host*/) override {}
+  void fill_synthetic(TensorView /*x*/) override {}
 
  private:
   bool charges() const override { return true; }

@@ -159,6 +159,11 @@ class Scheduler {
         rounds_.together(nvls_all_reduce(n_elements_, group_.size()), once_s() + within_.step_s);
         break;
       case CommAlgorithm::low_latency:  // only of rows: row_exchange.hpp
+      case CommAlgorithm::nvls_tree:    // measured, not simulated
+      case CommAlgorithm::collnet:
+      case CommAlgorithm::pat:
+      case CommAlgorithm::nccl:
+      case CommAlgorithm::one_shot_norm:
         CHECK(false);
       case CommAlgorithm::direct:
       case CommAlgorithm::one_shot:

@@ -15,6 +15,17 @@ namespace {
 // Otherwise an operation would pass over a missing tensor in silence.
 bool holds_data(TensorView x) { return x.data() != nullptr || x.n_elements() == 0; }
 
+// What a row shows for as long as its rank is in the operation; of one that throws for ever.
+OpRow::Operation shown(const CommRecord& record, const GroupInfo& group) {
+  return {.op = static_cast<uint8_t>(record.op),
+          .axis = static_cast<uint8_t>(record.axis),
+          .host = record.host,
+          .peer = record.peer < 0 ? -1 : group.world_ranks[static_cast<size_t>(record.peer)],
+          .group_id = static_cast<int32_t>(record.group_id),
+          .group_size = record.group_size,
+          .sequence = record.sequence};
+}
+
 }  // namespace
 
 int64_t row_bytes(TensorView x) {
@@ -35,15 +46,17 @@ std::optional<CommAlgorithm> algorithm_by_name(std::string_view name) {
 
 Pending::Pending(std::unique_ptr<Work> work,
                  CommSink* sink,
+                 const Shown& shown,
                  const Clock& clock,
                  const CommRecord& record)
-    : work_(std::move(work)), sink_(sink), clock_(&clock), record_(record) {}
+    : work_(std::move(work)), sink_(sink), shown_(shown), clock_(&clock), record_(record) {}
 
 Pending& Pending::operator=(Pending&& other) {  // NOLINT(performance-noexcept-move-constructor)
   if (this != &other) {
     wait();
     work_ = std::move(other.work_);
     sink_ = other.sink_;
+    shown_ = other.shown_;
     clock_ = other.clock_;
     record_ = other.record_;
   }
@@ -60,7 +73,9 @@ void Pending::wait() {
   if (!work_) return;
   const std::unique_ptr<Work> work = std::move(work_);
   if (sink_ != nullptr) record_.wait_begin_ns = clock_->now_ns();
+  if (shown_.row != nullptr) shown_.row->enter(shown_.operation);
   work->wait();
+  if (shown_.row != nullptr) shown_.row->leave();
   if (sink_ == nullptr) return;
   record_.wait_end_ns = clock_->now_ns();
   record_.arrived_ns = work->arrived_ns();
@@ -86,16 +101,13 @@ CommRecord Communicator::record(CommOp op) const {
   return {.op = op,
           .axis = group_.axis,
           .group_size = group_.size,
+          .host = group_.host,
           .group_id = group_.world_ranks.front()};
 }
 
 template <typename Do>
-void Communicator::collective(CommRecord record, Do&& work) {
-  record.sequence = next_collective_++;
-  // Of nothing: every rank knows, and none comes.
-  const bool is_empty =
-      record.payload_bytes == 0 && record.op != CommOp::barrier && record.op != CommOp::all_to_all;
-  if (sink_ == nullptr || size() == 1 || is_empty) {
+void Communicator::stamped(CommRecord& record, Do&& work) {
+  if (sink_ == nullptr) {
     work(record);
     return;
   }
@@ -105,10 +117,26 @@ void Communicator::collective(CommRecord record, Do&& work) {
   sink_->on_comm(record);
 }
 
+template <typename Do>
+void Communicator::collective(CommRecord record, TensorView result, Do&& work) {
+  record.sequence = next_collective_++;
+  // Of nothing: every rank knows, and none comes.
+  const bool is_empty =
+      record.payload_bytes == 0 && record.op != CommOp::barrier && record.op != CommOp::all_to_all;
+  if (size() == 1 || is_empty) {
+    work(record);
+    return;
+  }
+  for (const auto& hooks : hooks_) hooks->before(record, group_);
+  if (row_ != nullptr) row_->enter(shown(record, group_));
+  stamped(record, work);
+  if (row_ != nullptr) row_->leave();
+  for (const auto& hooks : hooks_) hooks->after(record, group_, result);
+}
+
 void Communicator::all_reduce(TensorView x) {
   CHECK(x.dtype() == DType::F32 || x.dtype() == DType::BF16);
   CHECK(holds_data(x));
-  if (before_all_reduce_) before_all_reduce_();
   CommRecord mine = record(CommOp::all_reduce);
   mine.payload_bytes = x.n_bytes();
   if (size() > 1) {
@@ -116,9 +144,23 @@ void Communicator::all_reduce(TensorView x) {
     mine.wire_bytes =
         wire_bytes_of(mine.op, mine.algorithm, x.n_bytes(), dtype_bytes(x.dtype(), 1));
   }
-  collective(mine, [&](CommRecord&) {
+  collective(mine, x, [&](CommRecord&) {
     if (x.n_elements() > 0) do_all_reduce(x, mine.algorithm);
   });
+}
+
+bool Communicator::all_reduce_add_norm(
+    TensorView partial, TensorView residual, TensorView weight, float eps, TensorView out) {
+  if (size() == 1 || partial.n_elements() == 0 || !fuses_add_norm(partial)) return false;
+  CommRecord mine = record(CommOp::all_reduce);
+  mine.payload_bytes = partial.n_bytes();
+  mine.algorithm = CommAlgorithm::one_shot_norm;
+  mine.wire_bytes =
+      wire_bytes_of(mine.op, mine.algorithm, partial.n_bytes(), dtype_bytes(partial.dtype(), 1));
+  collective(mine, residual, [&](CommRecord&) {
+    do_all_reduce_add_norm(partial, residual, weight, eps, out);
+  });
+  return true;
 }
 
 void Communicator::all_gather(TensorView local, TensorView out) {
@@ -131,7 +173,7 @@ void Communicator::all_gather(TensorView local, TensorView out) {
     mine.wire_bytes =
         wire_bytes_of(mine.op, mine.algorithm, out.n_bytes(), dtype_bytes(out.dtype(), 1));
   }
-  collective(mine, [&](CommRecord&) {
+  collective(mine, out, [&](CommRecord&) {
     if (out.n_elements() > 0) do_all_gather(local, out);
   });
 }
@@ -147,7 +189,7 @@ void Communicator::reduce_scatter(TensorView x, TensorView out) {
     mine.wire_bytes =
         wire_bytes_of(mine.op, mine.algorithm, x.n_bytes(), dtype_bytes(x.dtype(), 1));
   }
-  collective(mine, [&](CommRecord&) {
+  collective(mine, out, [&](CommRecord&) {
     if (x.n_elements() > 0) do_reduce_scatter(x, out);
   });
 }
@@ -169,7 +211,7 @@ void Communicator::all_to_all(TensorView send,
   CommRecord mine = record(CommOp::all_to_all);
   mine.payload_bytes = send.n_bytes();
   // A rank without rows takes part: others may send to it.
-  collective(mine, [&](CommRecord& told) {
+  collective(mine, recv, [&](CommRecord& told) {
     const RowsSent sent = do_all_to_all(send, send_rows, recv, recv_rows, exchange);
     told.algorithm = sent.algorithm;
     told.wire_bytes = sent.wire_bytes;
@@ -182,7 +224,7 @@ void Communicator::broadcast(TensorView x, int root) {
   mine.algorithm = size() > 1 ? CommAlgorithm::direct : CommAlgorithm::none;
   mine.payload_bytes = x.n_bytes();
   mine.wire_bytes = rank() == root ? (size() - 1) * x.n_bytes() : 0;
-  collective(mine, [&](CommRecord&) {
+  collective(mine, x, [&](CommRecord&) {
     if (size() > 1 && x.n_elements() > 0) do_broadcast(x, root);
   });
 }
@@ -190,7 +232,7 @@ void Communicator::broadcast(TensorView x, int root) {
 void Communicator::barrier() {
   CommRecord mine = record(CommOp::barrier);
   mine.algorithm = size() > 1 ? CommAlgorithm::direct : CommAlgorithm::none;
-  collective(mine, [&](CommRecord&) {
+  collective(mine, {}, [&](CommRecord&) {
     if (size() > 1) do_barrier();
   });
 }
@@ -216,11 +258,19 @@ Pending Communicator::message(CommRecord record, TensorView x, int peer, Post&& 
   record.algorithm = CommAlgorithm::direct;
   record.peer = peer;
   record.payload_bytes = x.n_bytes();
-  if (sink_ == nullptr || size() == 1) return {post(), nullptr, clock_, record};
+  if (size() == 1) return {post(), nullptr, {}, clock_, record};
+  bool passes = true;
+  for (const auto& hooks : hooks_) {
+    hooks->before(record, group_);
+    passes = hooks->lets_pass(record, group_) && passes;
+  }
+  if (!passes) return {};
+  const Pending::Shown waits{row_, shown(record, group_)};
+  if (sink_ == nullptr) return {post(), nullptr, waits, clock_, record};
   record.post_begin_ns = clock_.now_ns();
   std::unique_ptr<Pending::Work> work = post();
   record.post_end_ns = clock_.now_ns();
-  return {std::move(work), sink_, clock_, record};
+  return {std::move(work), sink_, waits, clock_, record};
 }
 
 }  // namespace testbed

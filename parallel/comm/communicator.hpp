@@ -6,7 +6,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -16,6 +15,7 @@
 
 #include "kernels/base/clock.hpp"
 #include "kernels/base/tensor.hpp"
+#include "parallel/comm/op_row.hpp"
 #include "parallel/mesh.hpp"
 
 namespace testbed {
@@ -46,9 +46,12 @@ constexpr std::string_view comm_op_name(CommOp op) {
 // direct: one message per pair. one_shot: every rank sends its whole payload to every other and
 // sums all, (n-1) S. two_shot: reduce-scatter then all-gather by direct exchange, 2(n-1)/n S. ring:
 // parts travel from neighbour to neighbour, 2(n-1)/n S for an all-reduce. tree: double binary tree.
-// nvls: the switch sums and multicasts, S + S/n. hierarchical: reduce-scatter in each node,
+// nvls: the switch sums and multicasts, S + S/n. nvls_tree: nvls in each node, trees across.
+// collnet: rings in each node, the network's switches sum across. pat: parallel aggregated trees of
+// NCCL, for all-gathers and reduce-scatters, (n-1)/n S. hierarchical: reduce-scatter in each node,
 // all-reduce across nodes, all-gather in each node; of rows (all_to_all): once to each node, handed
-// on within it. low_latency: rows written straight to each rank. none: a group of one.
+// on within it. low_latency: rows written straight to each rank. one_shot_norm: with the norm that
+// follows. nccl: what NCCL chose, not known. none: a group of one.
 enum class CommAlgorithm : uint8_t {
   none,
   direct,
@@ -58,7 +61,12 @@ enum class CommAlgorithm : uint8_t {
   tree,
   nvls,
   hierarchical,
-  low_latency
+  low_latency,
+  nvls_tree,
+  collnet,
+  pat,
+  nccl,
+  one_shot_norm
 };
 constexpr std::string_view algorithm_names[] = {"none",
                                                 "direct",
@@ -68,7 +76,12 @@ constexpr std::string_view algorithm_names[] = {"none",
                                                 "tree",
                                                 "nvls",
                                                 "hierarchical",
-                                                "low-latency"};
+                                                "low-latency",
+                                                "nvls-tree",
+                                                "collnet",
+                                                "pat",
+                                                "nccl",
+                                                "one-shot+norm"};
 constexpr std::string_view algorithm_name(CommAlgorithm a) {
   return algorithm_names[static_cast<int>(a)];
 }
@@ -82,6 +95,7 @@ struct CommRecord {
   Axis axis = Axis::world;
   CommAlgorithm algorithm = CommAlgorithm::none;
   int32_t group_size = 1;
+  bool host = false;     // on the group's communicator of host tensors (GroupInfo::host)
   int32_t peer = -1;     // rank within the group, send and recv only
   int64_t group_id = 0;  // world rank of the group's rank 0
   int64_t sequence =
@@ -113,7 +127,16 @@ class Pending {
     virtual int64_t arrived_ns() const { return 0; }
   };
   Pending() = default;
-  Pending(std::unique_ptr<Work> work, CommSink* sink, const Clock& clock, const CommRecord& record);
+  // Where others see that this rank waits for it; row may be nullptr.
+  struct Shown {
+    OpRow* row = nullptr;
+    OpRow::Operation operation = {};
+  };
+  Pending(std::unique_ptr<Work> work,
+          CommSink* sink,
+          const Shown& shown,
+          const Clock& clock,
+          const CommRecord& record);
   Pending(Pending&&) noexcept = default;
   // Waits for what it held: may throw.
   Pending& operator=(Pending&&);  // NOLINT(performance-noexcept-move-constructor)
@@ -123,6 +146,7 @@ class Pending {
  private:
   std::unique_ptr<Work> work_;
   CommSink* sink_ = nullptr;
+  Shown shown_;
   const Clock* clock_ = nullptr;
   CommRecord record_;
 };
@@ -132,11 +156,28 @@ struct GroupInfo {
   int rank = 0;  // within the group
   int size = 1;
   std::vector<int> world_ranks;  // [size]
+  // Carries host tensors, beside another communicator of the same ranks for the device's.
+  bool host = false;
   // [size], node of each rank, numbered from 0 by first appearance; empty: all on one.
   std::vector<int> node_of;
 
   int node(int r) const { return node_of.empty() ? 0 : node_of[static_cast<size_t>(r)]; }
   int n_nodes() const;
+};
+
+// Around each operation of a communicator, on the rank's own thread: where faults are injected
+// (inject.hpp). Not of groups of one, nor of nothing.
+class CommHooks {
+ public:
+  virtual ~CommHooks() = default;
+  // Before the rank's arrival is stamped.
+  virtual void before(const CommRecord& /*record*/, const GroupInfo& /*group*/) {}
+  // Of a collective, once it is done: what it gave this rank, if that is one tensor.
+  virtual void after(const CommRecord& /*record*/,
+                     const GroupInfo& /*group*/,
+                     TensorView /*result*/) {}
+  // False: the message is not sent, and its sender told nothing.
+  virtual bool lets_pass(const CommRecord& /*record*/, const GroupInfo& /*group*/) { return true; }
 };
 
 // How the rows of an all_to_all belong together, for links on which a row may cross to a node once.
@@ -168,9 +209,16 @@ class Communicator {
       const = 0;  // "shm", "tcp", "mixed": what the messages travel over
 
   // A group of one does nothing and reports nothing.
-  // Sums x over the ranks, in place; F32 or BF16 (summed in f32, in rank order, rounded once): the
-  // same bits on every rank and in every run.
+  // Sums x over the ranks, in place; F32 or BF16: the same bits on every rank and in every run.
+  // Over MPI summed in f32, in rank order, rounded once. Over NCCL in the order of the algorithm
+  // and channels it takes, which are the same in every run of one layout on one machine, and BF16
+  // is rounded at every hop.
   void all_reduce(TensorView x);
+  // all_reduce(partial), then residual += the sum and out = rms_norm(residual), in one go where the
+  // group has that for the shape; false: nothing was done. Recorded as an all-reduce by
+  // "one-shot+norm", whose wire time holds the norm's. partial is used up.
+  bool all_reduce_add_norm(
+      TensorView partial, TensorView residual, TensorView weight, float eps, TensorView out);
   // local [k...] from every rank, to out [size, k...] in rank order, on every rank.
   void all_gather(TensorView local, TensorView out);
   // x [size * n, k...] of equal shape on every rank; out [n, k...] = rank()'s part of the sum over
@@ -194,10 +242,21 @@ class Communicator {
   // do not move while the sender computes.
   virtual void progress() {}
 
+  // Host memory on which its all-reduces work in place; the communicator outlives it. nullopt: they
+  // do on any, or on none.
+  virtual std::optional<Tensor> allocate(DType /*dtype*/, Shape /*shape*/) { return std::nullopt; }
+
+  // Measures here which algorithm all-reduces should take by size, where that is known only then;
+  // all ranks together, and all take the same. Says for the record how they are done.
+  virtual std::string tune() { return ""; }
+
   // Who is told of each operation; nullptr (the default) stamps nothing.
   void set_sink(CommSink* sink) { sink_ = sink; }
-  // Called on entry to each all_reduce, before its arrival is stamped (--inject delay).
-  void set_before_all_reduce(std::function<void()> hook) { before_all_reduce_ = std::move(hook); }
+  // Behind those it has. Of a communicator that another one uses, only the outer one's are called.
+  void add_hooks(std::shared_ptr<CommHooks> hooks) { hooks_.push_back(std::move(hooks)); }
+  // Where others see what this rank is at; outlives the communicator. nullptr (the default): they
+  // do not.
+  void set_row(OpRow* row) { row_ = row; }
 
  protected:
   virtual CommAlgorithm all_reduce_algorithm(int64_t n_bytes) const = 0;
@@ -220,6 +279,13 @@ class Communicator {
 
  private:
   virtual void do_all_reduce(TensorView x, CommAlgorithm algorithm) = 0;
+  // By shapes alone: the same on all ranks.
+  virtual bool fuses_add_norm(TensorView /*partial*/) const { return false; }
+  virtual void do_all_reduce_add_norm(TensorView /*partial*/,
+                                      TensorView /*residual*/,
+                                      TensorView /*weight*/,
+                                      float /*eps*/,
+                                      TensorView /*out*/) {}
   virtual void do_all_gather(TensorView local, TensorView out) = 0;
   virtual void do_reduce_scatter(TensorView x, TensorView out) = 0;
   virtual RowsSent do_all_to_all(TensorView send,
@@ -233,16 +299,20 @@ class Communicator {
   virtual std::unique_ptr<Pending::Work> do_recv(TensorView x, int source) = 0;
 
   CommRecord record(CommOp op) const;
-  // work(CommRecord&) may fill in what is known only after it.
+  // work(CommRecord&) may fill in what is known only after it. result: what it gives this rank, or
+  // empty.
   template <typename Do>
-  void collective(CommRecord record, Do&& work);
+  void collective(CommRecord record, TensorView result, Do&& work);
+  template <typename Do>
+  void stamped(CommRecord& record, Do&& work);
   template <typename Post>
   Pending message(CommRecord record, TensorView x, int peer, Post&& post);
 
   GroupInfo group_;
   const Clock& clock_;
   CommSink* sink_ = nullptr;
-  std::function<void()> before_all_reduce_;
+  OpRow* row_ = nullptr;
+  std::vector<std::shared_ptr<CommHooks>> hooks_;
   int64_t next_collective_ = 0;
   std::vector<int64_t> next_send_;  // [size]
   std::vector<int64_t> next_recv_;  // [size]

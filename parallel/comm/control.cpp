@@ -36,4 +36,26 @@ void ControlChannel::agree_on_mistake(const std::optional<std::string>& my_error
   agree(my_error);
 }
 
+std::vector<std::string> gather_text(ControlChannel& control, const std::string& mine) {
+  const std::vector<Bytes> all = control.gather(pack_text(mine), 0);
+  std::vector<std::string> texts;
+  texts.reserve(all.size());
+  for (const Bytes& bytes : all) texts.push_back(unpack_text(bytes));
+  return texts;
+}
+
+void agree_on(ControlChannel& control, const std::function<void()>& work) {
+  std::optional<std::string> mistake;
+  std::optional<std::string> failure;
+  try {
+    work();
+  } catch (const ConfigError& e) {
+    mistake = e.what();
+  } catch (const Error& e) {
+    failure = e.what();
+  }
+  control.agree_on_mistake(mistake);
+  control.agree(failure);
+}
+
 }  // namespace testbed

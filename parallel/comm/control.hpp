@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -34,5 +35,10 @@ class ControlChannel {
   // rank; one that only others see is a JobError naming the rank.
   void agree_on_mistake(const std::optional<std::string>& my_error);
 };
+// [size] on rank 0, empty elsewhere.
+std::vector<std::string> gather_text(ControlChannel& control, const std::string& mine);
+// All ranks call it with work of their own: what it throws as agree_on_mistake() says of a
+// ConfigError, and as agree() says of another Error.
+void agree_on(ControlChannel& control, const std::function<void()>& work);
 
 }  // namespace testbed

@@ -1,15 +1,14 @@
 #include "parallel/comm/mpi_communicator.hpp"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstring>
 #include <exception>
 
 #include "kernels/base/errors.hpp"
+#include "parallel/comm/missing_ranks.hpp"
 #include "parallel/comm/ordered_sum.hpp"
-#include "parallel/shard.hpp"
 
 namespace testbed {
 namespace {
@@ -47,33 +46,8 @@ class MpiCommunicator::MpiWork final : public Pending::Work {
   MpiRequests requests_;
 };
 
-// Rank r sums and owns part r of x (split_range). The parts go in steps of one piece each, so that
-// the summing and both exchanges of neighbouring steps overlap and the scratch stays small. Every
-// rank posts its steps in the same order, so that messages match without a tag for each.
-struct MpiCommunicator::TwoShot {
-  TensorView x;
-  int size;
-  int64_t piece_elements;
-
-  int64_t element_bytes() const { return dtype_bytes(x.dtype(), 1); }
-  int64_t n_steps() const {
-    // Part 0 is the longest.
-    return (split_range(x.n_elements(), size, 0).size() + piece_elements - 1) / piece_elements;
-  }
-  // Elements of x that rank owner sums in a step; the last may be short or empty.
-  IndexRange piece(int owner, int64_t step) const {
-    const IndexRange part = split_range(x.n_elements(), size, owner);
-    const int64_t begin = std::min(part.end, part.begin + step * piece_elements);
-    return {begin, std::min(part.end, begin + piece_elements)};
-  }
-  std::byte* at(IndexRange range) const {
-    return static_cast<std::byte*>(x.data()) + range.begin * element_bytes();
-  }
-  int64_t n_bytes(IndexRange range) const { return range.size() * element_bytes(); }
-};
-
-MpiCommunicator::MpiCommunicator(GroupInfo info, Options options)
-    : Communicator(std::move(info)),
+MpiCommunicator::MpiCommunicator(GroupInfo info, Options options, const Clock& clock)
+    : Communicator(std::move(info), clock),
       options_(std::move(options)),
       comm_(create(group().world_ranks)),
       parts_(static_cast<size_t>(size())),
@@ -86,26 +60,16 @@ MpiCommunicator::~MpiCommunicator() {
   if (std::uncaught_exceptions() == 0) MPI_Comm_free(&comm_);
 }
 
-std::string MpiCommunicator::missing(std::string_view op, const std::vector<int>& peers) const {
-  std::vector<std::string> names;
-  names.reserve(peers.size());
-  for (const int peer : peers) {
-    names.push_back(fmt::format("{} ({})",
-                                group().world_ranks[static_cast<size_t>(peer)],
-                                options_.hosts[static_cast<size_t>(peer)]));
-  }
-  return fmt::format("{} on {} group {{{}}}: ranks {} did not arrive within {:g} s",
-                     op,
-                     axis_name(group().axis),
-                     fmt::join(group().world_ranks, ","),
-                     fmt::join(names, ", "),
-                     options_.waiting.deadline_s);
-}
-
 void MpiCommunicator::wait(MpiRequests& requests, std::string_view op) {
   try {
-    requests.wait(options_.waiting,
-                  [&](const std::vector<int>& peers) { return missing(op, peers); });
+    requests.wait(options_.waiting, [&](const std::vector<int>& peers) {
+      return missing_ranks(group(),
+                           options_.hosts,
+                           op,
+                           peers,
+                           options_.waiting.deadline_s,
+                           options_.waiting.whereabouts);
+    });
   } catch (...) {
     // The tensor of a collective may now be destroyed.
     requests.abandon();
@@ -127,13 +91,18 @@ void MpiCommunicator::progress() {
   int found = 0;  // not wanted: any call into MPI moves all of its messages
   check_mpi(MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, comm_, &found, MPI_STATUS_IGNORE),
             "MPI_Iprobe");
+  if (options_.waiting.progress) options_.waiting.progress();
+}
+
+// Nothing is measured: the sizes are those found best when this was written.
+std::string MpiCommunicator::tune() {
+  return fmt::format("by MPI messages: one-shot to {} KiB, two-shot above",
+                     options_.sizes.one_shot_limit(size()) / 1024);
 }
 
 CommAlgorithm MpiCommunicator::all_reduce_algorithm(int64_t n_bytes) const {
-  const AllReduceSizes& sizes = options_.sizes;
-  const int64_t limit = (size() == 2 ? 2 : 1) * sizes.one_shot_bytes;
-  return n_bytes <= limit && size() <= sizes.one_shot_ranks ? CommAlgorithm::one_shot
-                                                            : CommAlgorithm::two_shot;
+  return n_bytes <= options_.sizes.one_shot_limit(size()) ? CommAlgorithm::one_shot
+                                                          : CommAlgorithm::two_shot;
 }
 
 void MpiCommunicator::do_all_reduce(TensorView x, CommAlgorithm algorithm) {
@@ -156,14 +125,8 @@ void MpiCommunicator::one_shot(TensorView x) {
   sum_in_order(parts_, x.data(), x.n_elements(), x.dtype());
 }
 
-MpiCommunicator::TwoShot MpiCommunicator::in_pieces(TensorView x) const {
-  const int64_t limit =
-      std::max<int64_t>(1, options_.sizes.piece_bytes / dtype_bytes(x.dtype(), 1));
-  return {x, size(), std::min(limit, split_range(x.n_elements(), size(), 0).size())};
-}
-
 void MpiCommunicator::two_shot(TensorView x) {
-  const TwoShot shot = in_pieces(x);
+  const ReducePieces shot = ReducePieces::of(x, size(), options_.sizes.piece_bytes);
   const int64_t n_steps = shot.n_steps();
   post_contributions(shot, 0);
   for (int64_t step = 0; step < n_steps; ++step) {
@@ -178,7 +141,7 @@ void MpiCommunicator::two_shot(TensorView x) {
 }
 
 // Everyone's share of my piece comes to me, and mine of theirs goes to them.
-void MpiCommunicator::post_contributions(const TwoShot& shot, int64_t step) {
+void MpiCommunicator::post_contributions(const ReducePieces& shot, int64_t step) {
   MpiRequests& requests = contributions_[static_cast<size_t>(step % 2)];
   const int64_t slot_bytes = shot.piece_elements * shot.element_bytes();
   std::byte* received =
@@ -192,7 +155,7 @@ void MpiCommunicator::post_contributions(const TwoShot& shot, int64_t step) {
   }
 }
 
-void MpiCommunicator::sum_contributions(const TwoShot& shot, int64_t step, std::byte* sum) {
+void MpiCommunicator::sum_contributions(const ReducePieces& shot, int64_t step, std::byte* sum) {
   const int64_t slot_bytes = shot.piece_elements * shot.element_bytes();
   const std::byte* received = scratch_.data() + (step % 2) * size() * slot_bytes;
   const IndexRange mine = shot.piece(rank(), step);
@@ -203,7 +166,7 @@ void MpiCommunicator::sum_contributions(const TwoShot& shot, int64_t step, std::
 }
 
 // My sum goes to everyone.
-void MpiCommunicator::post_results(const TwoShot& shot, int64_t step) {
+void MpiCommunicator::post_results(const ReducePieces& shot, int64_t step) {
   MpiRequests& requests = results_[static_cast<size_t>(step % 2)];
   const IndexRange mine = shot.piece(rank(), step);
   for (int r = 0; r < size(); ++r) {
@@ -220,7 +183,7 @@ void MpiCommunicator::do_reduce_scatter(TensorView x, TensorView out) {
     if (out.data() != x.data()) std::memcpy(out.data(), x.data(), static_cast<size_t>(x.n_bytes()));
     return;
   }
-  const TwoShot shot = in_pieces(x);
+  const ReducePieces shot = ReducePieces::of(x, size(), options_.sizes.piece_bytes);
   auto* sum = static_cast<std::byte*>(out.data());
   const int64_t n_steps = shot.n_steps();
   post_contributions(shot, 0);

@@ -11,6 +11,7 @@
 
 #include "parallel/comm/communicator.hpp"
 #include "parallel/comm/mpi_wait.hpp"
+#include "parallel/comm/reduce_pieces.hpp"
 
 namespace testbed {
 
@@ -24,6 +25,14 @@ struct AllReduceSizes {
   int64_t one_shot_bytes = int64_t{32} << 10;  // up to this payload, and
   int one_shot_ranks = 8;                      // this many ranks, one exchange instead of two
   int64_t piece_bytes = int64_t{128} << 10;    // of a rank's part of a two-shot, in flight at once
+
+  bool fuses_norm = true;  // up to there, where ranks share memory
+
+  // The largest payload that goes in one exchange; -1: none.
+  int64_t one_shot_limit(int size) const {
+    if (size > one_shot_ranks) return -1;
+    return (size == 2 ? 2 : 1) * one_shot_bytes;
+  }
 };
 
 class MpiCommunicator final : public Communicator {
@@ -36,9 +45,10 @@ class MpiCommunicator final : public Communicator {
     int64_t largest_message = mpi_largest_message;
   };
   // The group's ranks call it together.
-  MpiCommunicator(GroupInfo group, Options options);
+  MpiCommunicator(GroupInfo group, Options options, const Clock& clock = steady_clock());
   ~MpiCommunicator() override;
   void progress() override;
+  std::string tune() override;
   std::string_view transport() const override { return options_.transport; }
 
  protected:
@@ -46,7 +56,6 @@ class MpiCommunicator final : public Communicator {
 
  private:
   class MpiWork;
-  struct TwoShot;
   void do_all_reduce(TensorView x, CommAlgorithm algorithm) override;
   void do_all_gather(TensorView local, TensorView out) override;
   void do_reduce_scatter(TensorView x, TensorView out) override;
@@ -62,13 +71,11 @@ class MpiCommunicator final : public Communicator {
 
   void one_shot(TensorView x);
   void two_shot(TensorView x);
-  TwoShot in_pieces(TensorView x) const;
-  void post_contributions(const TwoShot& shot, int64_t step);
-  void sum_contributions(const TwoShot& shot, int64_t step, std::byte* sum);
-  void post_results(const TwoShot& shot, int64_t step);
+  void post_contributions(const ReducePieces& shot, int64_t step);
+  void sum_contributions(const ReducePieces& shot, int64_t step, std::byte* sum);
+  void post_results(const ReducePieces& shot, int64_t step);
   std::byte* scratch(int64_t n_bytes);
   void wait(MpiRequests& requests, std::string_view op);
-  std::string missing(std::string_view op, const std::vector<int>& peers) const;
 
   Options options_;
   MPI_Comm comm_ = MPI_COMM_NULL;

@@ -13,7 +13,7 @@ namespace {
 constexpr int tag = 3;
 }
 
-MpiControl::MpiControl(std::vector<std::string> hosts, MpiWaiting waiting)
+MpiControl::MpiControl(std::vector<std::string> hosts, const MpiWaiting& waiting)
     : hosts_(std::move(hosts)), waiting_(waiting) {
   check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &comm_), "MPI_Comm_dup");
   MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN);
@@ -39,10 +39,11 @@ void MpiControl::wait(MpiRequests& requests, std::string_view op) {
     for (const int peer : peers) {
       names.push_back(fmt::format("{} ({})", peer, hosts_[static_cast<size_t>(peer)]));
     }
-    return fmt::format("control {}: ranks {} did not arrive within {:g} s",
+    return fmt::format("control {}: ranks {} did not arrive within {:g} s{}",
                        op,
                        fmt::join(names, ", "),
-                       waiting_.deadline_s);
+                       waiting_.deadline_s,
+                       waiting_.whereabouts ? waiting_.whereabouts(peers) : "");
   });
 }
 

@@ -16,7 +16,7 @@ namespace testbed {
 
 class MpiControl final : public ControlChannel {
  public:
-  MpiControl(std::vector<std::string> hosts, MpiWaiting waiting);
+  MpiControl(std::vector<std::string> hosts, const MpiWaiting& waiting);
   ~MpiControl() override;
   int rank() const override { return rank_; }
   int size() const override { return static_cast<int>(hosts_.size()); }

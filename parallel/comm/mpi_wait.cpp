@@ -19,6 +19,24 @@ void check_mpi(int code, const char* call) {
   throw CommError(std::string(call) + ": " + std::string(text, static_cast<size_t>(length)));
 }
 
+WaitRounds::WaitRounds(const MpiWaiting& waiting) : waiting_(waiting), begin_ns_(now_ns()) {}
+
+bool WaitRounds::next() {
+  if (waiting_.sleep_us > 0) {
+    std::this_thread::sleep_for(std::chrono::microseconds(waiting_.sleep_us));
+  } else if (!waiting_.may_spin) {
+    sched_yield();
+  }
+  constexpr int64_t rounds_between_progress = 16;
+  constexpr int64_t rounds_between_clock_reads = 64;
+  ++round_;
+  if (round_ % rounds_between_progress == 0 && waiting_.progress) waiting_.progress();
+  if (round_ % rounds_between_clock_reads != 0) return false;
+  const double seconds = static_cast<double>(now_ns() - begin_ns_) * 1e-9;
+  if (waiting_.look) waiting_.look(seconds);
+  return seconds > waiting_.deadline_s;
+}
+
 void MpiRequests::send(const void* data, int64_t n_bytes, int peer, int tag, MPI_Comm comm) {
   for (int64_t at = 0; at < n_bytes; at += largest_piece_) {
     const auto piece = static_cast<int>(std::min(largest_piece_, n_bytes - at));
@@ -59,19 +77,12 @@ bool MpiRequests::test() {
 
 void MpiRequests::wait(const MpiWaiting& waiting,
                        const std::function<std::string(const std::vector<int>&)>& what) {
-  const int64_t deadline_ns = now_ns() + static_cast<int64_t>(waiting.deadline_s * 1e9);
-  for (int64_t round = 1; !test(); ++round) {
-    if (waiting.sleep_us > 0) {
-      std::this_thread::sleep_for(std::chrono::microseconds(waiting.sleep_us));
-    } else if (!waiting.may_spin) {
-      sched_yield();
-    }
-    constexpr int64_t rounds_between_clock_reads = 64;
-    if (round % rounds_between_clock_reads == 0 && now_ns() > deadline_ns) {
-      const std::vector<int> missing = missing_peers();
-      // None is if this process was itself stopped meanwhile; the next test sees it.
-      if (!missing.empty()) throw CommError(what(missing));
-    }
+  WaitRounds rounds(waiting);
+  while (!test()) {
+    if (!rounds.next()) continue;
+    const std::vector<int> missing = missing_peers();
+    // None is if this process was itself stopped meanwhile; the next test sees it.
+    if (!missing.empty()) throw CommError(what(missing));
   }
   requests_.clear();
   peers_.clear();

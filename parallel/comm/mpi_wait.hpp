@@ -15,6 +15,27 @@ struct MpiWaiting {
   double deadline_s = 120.0;
   bool may_spin = false;  // else the core is given away at once
   int64_t sleep_us = 0;   // between looks, for long waits in which only one rank works
+  // Called now and then, with the seconds waited so far; may be empty. What else may fail meanwhile
+  // (a device) is noticed here: it may throw.
+  std::function<void(double)> look = {};
+  // Called more often: moves on what this process has on its way by other means than the wait's.
+  std::function<void()> progress = {};
+  // On the deadline, where these world ranks were last seen, as the end of a sentence
+  // (OpBoard::whereabouts); may be empty.
+  std::function<std::string(const std::vector<int>&)> whereabouts = {};
+};
+
+// A wait's rounds: what is done between two looks at what is waited for.
+class WaitRounds {
+ public:
+  explicit WaitRounds(const MpiWaiting& waiting);
+  // Gives the core away unless it may be kept. True now and then once the deadline has passed.
+  bool next();
+
+ private:
+  const MpiWaiting& waiting_;
+  int64_t begin_ns_;
+  int64_t round_ = 0;
 };
 
 // MPI counts bytes in an int; longer messages go in pieces (D23).

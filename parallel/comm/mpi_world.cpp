@@ -11,8 +11,10 @@
 #include <set>
 #include <sstream>
 
+#include "parallel/comm/gather_values.hpp"
 #include "parallel/comm/group_placement.hpp"
 #include "parallel/comm/mpi_control.hpp"
+#include "parallel/comm/shm_hierarchy.hpp"
 
 extern char** environ;
 
@@ -151,6 +153,11 @@ MpiWorld::MpiWorld(const MpiOptions& options) {
   n_usable_cores_ = node.n_usable_cores;
   shared_memory_ = allows_shared_memory(open_mpi_parameter("btl"));
   waiting_.may_spin = n_local_ranks() <= n_usable_cores_;
+  std::vector<int> locals;
+  for (int r = 0; r < size_; ++r) {
+    if (hosts_[static_cast<size_t>(r)] == host()) locals.push_back(r);
+  }
+  board_ = std::make_unique<OpBoard>(*make_messages(group_of(locals, Axis::world), {}));
 }
 
 MpiWorld::~MpiWorld() {
@@ -194,34 +201,166 @@ std::string MpiWorld::library() const {
   return version.substr(0, version.find(','));
 }
 
-std::unique_ptr<Communicator> MpiWorld::make_group(const std::vector<int>& world_ranks,
-                                                   Axis axis,
-                                                   const AllReduceSizes& sizes,
-                                                   int64_t largest_message) {
+void MpiWorld::pretend_hosts(std::vector<std::string> hosts) {
+  CHECK(hosts.size() == hosts_.size());
+  hosts_ = std::move(hosts);
+}
+
+std::vector<std::string> MpiWorld::hosts_of(const std::vector<int>& world_ranks) const {
+  std::vector<std::string> hosts;
+  hosts.reserve(world_ranks.size());
+  for (const int r : world_ranks) hosts.push_back(hosts_[static_cast<size_t>(r)]);
+  return hosts;
+}
+
+GroupInfo MpiWorld::group_of(const std::vector<int>& world_ranks, Axis axis) const {
   const auto mine = std::find(world_ranks.begin(), world_ranks.end(), rank_);
   CHECK(mine != world_ranks.end());
   GroupInfo group{.axis = axis,
                   .rank = static_cast<int>(mine - world_ranks.begin()),
                   .size = static_cast<int>(world_ranks.size()),
                   .world_ranks = world_ranks,
+                  .host = false,
                   .node_of = {}};
-  std::vector<std::string> hosts;
-  hosts.reserve(world_ranks.size());
   group.node_of.reserve(world_ranks.size());
-  for (const int r : world_ranks) {
-    hosts.push_back(hosts_[static_cast<size_t>(r)]);
-    const auto first = std::find(hosts_.begin(), hosts_.end(), hosts.back());
+  for (const std::string& host : hosts_of(world_ranks)) {
+    const auto first = std::find(hosts_.begin(), hosts_.end(), host);
     group.node_of.push_back(static_cast<int>(first - hosts_.begin()));
   }
   group.node_of = by_first_appearance(group.node_of);
+  return group;
+}
+
+MpiWaiting MpiWorld::waiting_with_whereabouts() const {
+  MpiWaiting waiting = waiting_;
+  waiting.whereabouts = [this](const std::vector<int>& world_ranks) {
+    return board_ == nullptr ? "" : board_->whereabouts(world_ranks);
+  };
+  return waiting;
+}
+
+// A wait by MPI must not hold up messages through shared memory.
+MpiWaiting MpiWorld::waiting_with_progress() const {
+  MpiWaiting waiting = waiting_with_whereabouts();
+  waiting.progress = [shared = shared_] { shared->progress.move_messages(); };
+  return waiting;
+}
+
+std::unique_ptr<Communicator> MpiWorld::make_messages(GroupInfo group,
+                                                      const AllReduceSizes& sizes,
+                                                      int64_t largest_message,
+                                                      const Clock& clock) {
+  std::vector<std::string> hosts = hosts_of(group.world_ranks);
   const std::string transport = transport_of(hosts, shared_memory_);
   return std::make_unique<MpiCommunicator>(
       std::move(group),
-      MpiCommunicator::Options{std::move(hosts), transport, waiting_, sizes, largest_message});
+      MpiCommunicator::Options{
+          std::move(hosts), transport, waiting_with_progress(), sizes, largest_message},
+      clock);
+}
+
+std::unique_ptr<Communicator> MpiWorld::make_group(const std::vector<int>& world_ranks,
+                                                   Axis axis,
+                                                   const AllReduceSizes& sizes,
+                                                   int64_t largest_message,
+                                                   const Clock* host_clock) {
+  std::unique_ptr<Communicator> group =
+      make_bare_group(world_ranks, axis, sizes, largest_message, host_clock);
+  group->set_row(&board_->mine());
+  if (faults_ != nullptr) group->add_hooks(faults_);
+  return group;
+}
+
+std::unique_ptr<Communicator> MpiWorld::make_bare_group(const std::vector<int>& world_ranks,
+                                                        Axis axis,
+                                                        const AllReduceSizes& sizes,
+                                                        int64_t largest_message,
+                                                        const Clock* host_clock) {
+  GroupInfo group = group_of(world_ranks, axis);
+  group.host = host_clock != nullptr;
+  const int n_hosts = group.n_nodes();
+  std::unique_ptr<Communicator> messages =
+      make_messages(std::move(group),
+                    sizes,
+                    largest_message,
+                    host_clock == nullptr ? steady_clock() : *host_clock);
+  // No two ranks on a host, or the caller wants messages.
+  if (n_hosts == messages->size() || host_clock != nullptr ||
+      largest_message != mpi_largest_message) {
+    return messages;
+  }
+  if (!shared_memory_ || !shared_memory_use_.enabled) {
+    exchange_within_host_ =
+        shared_memory_ ? "MPI: as asked" : "MPI: its transports (btl) leave shared memory out";
+    return messages;
+  }
+  return n_hosts == 1 ? share_memory(std::move(messages), sizes)
+                      : make_hierarchy(std::move(messages), sizes);
+}
+
+ShmCommunicator::Made MpiWorld::make_shared(Communicator& messages, const AllReduceSizes& sizes) {
+  return ShmCommunicator::make(messages,
+                               shared_,
+                               {.hosts = hosts_of(messages.group().world_ranks),
+                                .waiting = waiting_with_whereabouts(),
+                                .sizes = sizes,
+                                .may_fetch = shared_memory_use_.may_fetch});
+}
+
+std::unique_ptr<Communicator> MpiWorld::share_memory(std::unique_ptr<Communicator> messages,
+                                                     const AllReduceSizes& sizes) {
+  ShmCommunicator::Made made = make_shared(*messages, sizes);
+  exchange_within_host_ = made.group != nullptr ? "own shared memory" : "MPI: " + made.why_not;
+  if (made.group == nullptr) return messages;
+  return std::move(made.group);
+}
+
+std::unique_ptr<Communicator> MpiWorld::make_hierarchy(std::unique_ptr<Communicator> messages,
+                                                       const AllReduceSizes& sizes) {
+  const GroupInfo& group = messages->group();
+  const auto world_ranks = [&](const std::vector<int>& ranks) {
+    std::vector<int> found;
+    found.reserve(ranks.size());
+    for (const int r : ranks) found.push_back(group.world_ranks[static_cast<size_t>(r)]);
+    return found;
+  };
+  const std::vector<std::vector<int>> by_host = ShmHierarchy::ranks_by_host(group);
+  size_t n_parts = by_host.front().size();
+  for (const std::vector<int>& ranks : by_host) n_parts = std::min(n_parts, ranks.size());
+  const std::vector<int>& locals = by_host[static_cast<size_t>(group.node(group.rank))];
+
+  std::unique_ptr<ShmCommunicator> local;
+  std::string why_not;
+  if (locals.size() > 1) {
+    const auto by_messages = make_messages(group_of(world_ranks(locals), group.axis), sizes);
+    ShmCommunicator::Made made = make_shared(*by_messages, sizes);
+    local = std::move(made.group);
+    why_not = std::move(made.why_not);
+  }
+  why_not = agreed_reason(*messages, why_not);
+  exchange_within_host_ = why_not.empty() ? "own shared memory" : "MPI: " + why_not;
+  if (!why_not.empty()) return messages;
+
+  const auto mine =
+      static_cast<size_t>(std::find(locals.begin(), locals.end(), group.rank) - locals.begin());
+  std::unique_ptr<Communicator> across;
+  if (mine < n_parts) {
+    std::vector<int> ranks;
+    ranks.reserve(by_host.size());
+    for (const std::vector<int>& host : by_host) ranks.push_back(host[mine]);
+    across = make_messages(group_of(world_ranks(ranks), group.axis), sizes);
+  }
+  const GroupInfo info = group;
+  return std::make_unique<ShmHierarchy>(ShmHierarchy::Parts{.messages = std::move(messages),
+                                                            .local = std::move(local),
+                                                            .across = std::move(across),
+                                                            .n_parts = static_cast<int>(n_parts),
+                                                            .across_sizes = sizes},
+                                        info);
 }
 
 std::unique_ptr<ControlChannel> MpiWorld::make_control() {
-  return std::make_unique<MpiControl>(hosts_, waiting_);
+  return std::make_unique<MpiControl>(hosts_, waiting_with_progress());
 }
 
 void MpiWorld::abort(int exit_code) {
@@ -258,6 +397,15 @@ std::optional<std::string> singleton_under_launcher(int world_size) {
     }
   }
   return std::nullopt;
+}
+
+std::optional<std::string> task_without_pmi() {
+  if (std::getenv("SLURM_STEP_ID") == nullptr) return std::nullopt;
+  // mpirun within a step starts processes of its own.
+  for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK"}) {
+    if (std::getenv(name) != nullptr) return std::nullopt;
+  }
+  return "a task of srun that offers no PMI: MPI cannot start (srun --mpi=pmix)";
 }
 
 }  // namespace testbed

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "kernels/base/runnable_versions.hpp"
+
 namespace testbed {
 namespace {
 
@@ -16,8 +18,10 @@ TESTBED_IN_EACH_VERSION void store(float x, bf16& out) { out = to_bf16(x); }
 
 // In blocks whose sums stay in the first-level cache. The first and the last addition also read and
 // write memory, so that two parts take one pass.
-template <typename T>
-TESTBED_IN_EACH_VERSION void sum_blocks(const std::vector<const void*>& parts, T* out, int64_t n) {
+template <typename T, typename Out>
+TESTBED_IN_EACH_VERSION void sum_blocks(const std::vector<const void*>& parts,
+                                        Out* out,
+                                        int64_t n) {
   constexpr int64_t block = 1024;
   float sum[block];
   const size_t last = parts.size() - 1;
@@ -25,7 +29,7 @@ TESTBED_IN_EACH_VERSION void sum_blocks(const std::vector<const void*>& parts, T
     const int64_t size = std::min(block, n - begin);
     const T* first = static_cast<const T*>(parts[0]) + begin;
     const T* second = static_cast<const T*>(parts[1]) + begin;
-    T* sums = out + begin;
+    Out* sums = out + begin;
     if (last == 1) {
       for (int64_t i = 0; i < size; ++i) store(widen(first[i]) + widen(second[i]), sums[i]);
       continue;
@@ -46,10 +50,10 @@ TESTBED_IN_EACH_VERSION void sum(const std::vector<const void*>& parts,
                                  DType dtype) {
   CHECK(parts.size() >= 2);
   if (dtype == DType::F32) {
-    sum_blocks(parts, static_cast<float*>(out), n);
+    sum_blocks<float>(parts, static_cast<float*>(out), n);
   } else {
     CHECK(dtype == DType::BF16);
-    sum_blocks(parts, static_cast<bf16*>(out), n);
+    sum_blocks<bf16>(parts, static_cast<bf16*>(out), n);
   }
 }
 
@@ -72,19 +76,19 @@ __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq"))) void avx512(
 }  // namespace
 
 std::vector<SumInOrder> sum_in_order_versions() {
-  std::vector<SumInOrder> versions;
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq")) {
-    versions.push_back(avx512);
-  }
-  if (__builtin_cpu_supports("avx2")) versions.push_back(avx2);
-  versions.push_back(portable);
-  return versions;
+  return runnable_versions<SumInOrder>(avx512, avx2, portable);
 }
 
 void sum_in_order(const std::vector<const void*>& parts, void* out, int64_t n, DType dtype) {
   static const SumInOrder best = sum_in_order_versions().front();
   best(parts, out, n, dtype);
+}
+
+void sum_in_order_f32(const std::vector<const void*>& parts, float* out, int64_t n, DType dtype) {
+  CHECK(parts.size() >= 2);
+  if (dtype == DType::F32) return sum_in_order(parts, out, n, dtype);
+  CHECK(dtype == DType::BF16);
+  sum_blocks<bf16>(parts, out, n);
 }
 
 }  // namespace testbed

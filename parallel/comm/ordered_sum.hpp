@@ -13,6 +13,9 @@ namespace testbed {
 // least two parts; out may be one of them.
 void sum_in_order(const std::vector<const void*>& parts, void* out, int64_t n, DType dtype);
 
+// The same, not rounded: out F32.
+void sum_in_order_f32(const std::vector<const void*>& parts, float* out, int64_t n, DType dtype);
+
 // The versions that this processor can run, the one that sum_in_order takes first. For tests: all
 // give the same bits.
 using SumInOrder = void (*)(const std::vector<const void*>&, void*, int64_t, DType);

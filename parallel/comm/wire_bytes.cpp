@@ -86,6 +86,31 @@ int64_t hierarchical(int64_t n_elements, int rank, const GroupPlacement& placeme
   return ring(CommOp::all_reduce, n_elements, seat.local, one_node(n_local)) + across;
 }
 
+// The switch reads each rank's whole payload to sum it; a rank writes its part once for all.
+int64_t nvls(CommOp op, int64_t n_elements, int64_t mine) {
+  if (op == CommOp::all_gather) return mine;
+  return op == CommOp::reduce_scatter ? n_elements : n_elements + mine;
+}
+
+// Each rank of a node has the node's sum of its part, and takes that to the other nodes: by trees,
+// or once to the network's switches (SHARP), which return the sum of all.
+int64_t nvls_tree(int64_t n_elements, int rank, const GroupPlacement& placement) {
+  const std::vector<std::vector<int>> by_node = ranks_by_node(placement);
+  const Seat seat = seat_of(rank, by_node);
+  const auto& locals = by_node[static_cast<size_t>(seat.node)];
+  const int64_t part = split_range(n_elements, static_cast<int>(locals.size()), seat.local).size();
+  return nvls(CommOp::all_reduce, n_elements, part) +
+         trees(part, static_cast<int>(by_node.size()), seat.node);
+}
+
+int64_t collnet(int64_t n_elements, int rank, const GroupPlacement& placement) {
+  const std::vector<std::vector<int>> by_node = ranks_by_node(placement);
+  const Seat seat = seat_of(rank, by_node);
+  const int n_local = static_cast<int>(by_node[static_cast<size_t>(seat.node)].size());
+  const int64_t part = split_range(n_elements, n_local, seat.local).size();
+  return ring(CommOp::all_reduce, n_elements, seat.local, one_node(n_local)) + part;
+}
+
 int64_t direct(CommOp op, int64_t n_elements, int rank, int size) {
   const int64_t mine = split_range(n_elements, size, rank).size();
   switch (op) {
@@ -120,11 +145,14 @@ int64_t wire_bytes(CommOp op,
     case CommAlgorithm::direct:
       return direct(op, n_elements, rank, size) * element_bytes;
     case CommAlgorithm::one_shot:
+    case CommAlgorithm::one_shot_norm:
       return (size - 1) * n_bytes;
     case CommAlgorithm::two_shot:  // every part but mine to its owner, then my sum to everyone
       return ((n_elements - mine) + (size - 1) * mine) * element_bytes;
     case CommAlgorithm::nvls:
-      return (n_elements + mine) * element_bytes;
+      return nvls(op, n_elements, mine) * element_bytes;
+    case CommAlgorithm::pat:  // as many parts as a ring's, over fewer steps
+      return (n_elements - mine) * element_bytes;
     default:
       return wire_bytes(op, algorithm, n_bytes, element_bytes, rank, one_node(size));
   }
@@ -145,6 +173,10 @@ int64_t wire_bytes(CommOp op,
       return tree(n_elements, rank, placement) * element_bytes;
     case CommAlgorithm::hierarchical:
       return hierarchical(n_elements, rank, placement) * element_bytes;
+    case CommAlgorithm::nvls_tree:
+      return nvls_tree(n_elements, rank, placement) * element_bytes;
+    case CommAlgorithm::collnet:
+      return collnet(n_elements, rank, placement) * element_bytes;
     default:
       return wire_bytes(op, algorithm, n_bytes, element_bytes, rank, placement.size());
   }

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "parallel/residual_stream.hpp"
+#include "runtime/config/split.hpp"
 #include "runtime/serving/sampler.hpp"
 
 namespace testbed {

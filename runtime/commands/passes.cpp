@@ -35,13 +35,26 @@ void unpack(const Bytes& bytes, GenerationTiming& timing, std::vector<std::vecto
 
 class Passes {
  public:
-  Passes(const RankContext& context, Session& session) : context_(context), session_(session) {}
+  Passes(const RankContext& context, Session& session)
+      : context_(context),
+        session_(session),
+        counters_(context.machine.begin_counters, context.machine.end_counters) {}
 
-  void generation(const std::function<void(size_t, int32_t)>& on_token, bool timed) {
+  void warm_up(const std::function<void(size_t, int32_t)>& on_token) {
     GenerationResult result = session_.generate_once(nullptr, 0, on_token);
-    GenerationTiming timing;
-    keep(result, timing);
-    if (timed) results_.timed.push_back(std::move(timing));
+    GenerationTiming unused;
+    keep(result, unused);
+  }
+
+  // The counters are read before the barrier that the generation begins with, and once all ranks
+  // have done: their milliseconds are in no step.
+  void timed() {
+    counters_.begin();
+    GenerationResult result = session_.generate_once(nullptr, 0, {});
+    context_.device.synchronize();
+    context_.control.barrier();
+    counters_.end();
+    keep(result, results_.timed.emplace_back());
   }
 
   void sample_peak() {
@@ -52,8 +65,17 @@ class Passes {
 
   void forget_samples() { samples_.clear(); }
 
+  // A decode step's shape is captured when it comes the second time, which takes milliseconds: what
+  // comes once in a generation is a graph from the third generation on.
+  void capture_graphs(Timeline* timeline) {
+    if (!replays_decoding(context_.device, session_.model().config)) return;
+    for (int i = 0; i < 2; ++i) session_.generate_once(timeline, 0, {});
+  }
+
   // timed: the stamps cost nothing, so this is the timed pass too.
   void breakdown(int n_repeats, bool timed) {
+    Timeline unused;
+    capture_graphs(&unused);  // with stamps in them
     Timeline timeline;
     const ClockEstimate before = context_.clock_estimate();
     for (int repeat = 0; repeat < n_repeats; ++repeat) {
@@ -63,7 +85,10 @@ class Passes {
       if (timed) results_.timed.push_back(std::move(timing));
     }
     const ClockEstimate after = context_.clock_estimate();
+    context_.device.settle_stamps();
+    timeline.resolve([&](int64_t stamp) { return context_.device.stamp_ns(stamp); });
     RankTimeline& mine = timeline.data();
+    mine.stamp_error_ns = context_.device.stamp_error_ns();
     mine.rank = context_.rank;
     mine.coordinates = context_.coordinates();
     mine.host = context_.machine.host;
@@ -82,6 +107,8 @@ class Passes {
     out.put(samples_);
     out.put(context_.machine.peak_flops);
     out.put(context_.machine.llc_bytes);
+    out.put(counters_.total().has_value());
+    if (counters_.total()) put(out, *counters_.total());
     for (const Bytes& bytes : context_.control.gather(out.take(), 0)) {
       ByteReader in(bytes);
       RankPeaks& peaks = results_.peaks.emplace_back();
@@ -89,6 +116,10 @@ class Passes {
       in.get(peaks.read_bytes_per_s);
       in.get(peaks.peak_flops);
       in.get(peaks.llc_bytes);
+      bool has_counters = false;
+      in.get(has_counters);
+      auto& counters = results_.counters.emplace_back();
+      if (has_counters) counters = get_device_counters(in);
     }
     return std::move(results_);
   }
@@ -111,6 +142,7 @@ class Passes {
   Session& session_;
   PassResults results_;
   std::vector<double> samples_;
+  CounterWindows counters_;
 };
 
 // Timelines of long generations are large: one repeat then has to do. Replicas may generate
@@ -179,17 +211,19 @@ PassResults run_passes(const RankContext& context,
     return passes.finish();
   }
   // Values beyond the range are looked for where nothing is timed; all generations are alike.
-  session.set_check_finite(true);
   for (int w = 0; w < context.config.warmup; ++w) {
-    passes.generation(w == 0 ? stream : nullptr, /*timed=*/false);
+    session.set_check_finite(w == 0);
+    passes.warm_up(w == 0 ? stream : nullptr);
   }
   session.set_check_finite(false);
+  if (context.config.warmup > 0) context.transports();
   if (context.config.deterministic) require_same_bits(context, session);
+  if (context.config.warmup > 0) passes.capture_graphs(nullptr);
   passes.sample_peak();
   passes.forget_samples();  // the first finds the buffer cold
   passes.sample_peak();
   for (int r = 0; r < context.config.repeats; ++r) {
-    passes.generation(nullptr, /*timed=*/true);
+    passes.timed();
     passes.sample_peak();
   }
   passes.breakdown(breakdown_repeats(context, session), /*timed=*/false);

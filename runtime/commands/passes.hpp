@@ -13,12 +13,13 @@
 namespace testbed {
 
 struct PassResults {
-  std::vector<RankTimeline> timelines;          // [world_size] on rank 0
-  std::vector<GenerationTiming> timed;          // [repeats] on rank 0: all replicas
-  std::vector<RankPeaks> peaks;                 // [world_size] on rank 0
-  std::vector<std::vector<int32_t>> generated;  // [request of the job] on rank 0
-  GenerationResult last;                        // of this replica, on its scheduling rank
-  bool repeats_agree = true;                    // every repeat gave the same ids; on rank 0
+  std::vector<RankTimeline> timelines;                  // [world_size] on rank 0
+  std::vector<GenerationTiming> timed;                  // [repeats] on rank 0: all replicas
+  std::vector<RankPeaks> peaks;                         // [world_size] on rank 0
+  std::vector<std::optional<DeviceCounters>> counters;  // [world_size] on rank 0: timed repeats
+  std::vector<std::vector<int32_t>> generated;          // [request of the job] on rank 0
+  GenerationResult last;                                // of this replica, on its scheduling rank
+  bool repeats_agree = true;                            // every repeat gave the same ids; on rank 0
 };
 
 // The first rank whose residual stream is not, in every bit, that of a rank which holds the same

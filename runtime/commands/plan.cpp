@@ -36,7 +36,7 @@ plan::PlanInputs inputs_of(const PlanConfig& config) {
   in.batch = config.batch;
   in.context = config.context;
   in.prompt_tokens = config.prompt_tokens;
-  in.formats.weights = config.weight_format ? plan::format_by_name(*config.weight_format)
+  in.formats.weights = config.weight_format ? plan::number_format(*config.weight_format)
                                             : plan::format_of(in.model.stored_dtype);
   return in;
 }

@@ -10,6 +10,7 @@
 #include "runtime/commands/outputs.hpp"
 #include "runtime/config/cluster_config.hpp"
 #include "runtime/probe/measure_ops.hpp"
+#include "runtime/probe/measure_pairs.hpp"
 #include "runtime/probe/model_curves.hpp"
 #include "runtime/probe/probe_cluster.hpp"
 #include "runtime/probe/probe_json.hpp"
@@ -37,10 +38,24 @@ std::vector<MeasuredOp> measure_layer_ops(const ProbeContext& context) {
   if (context.control.rank() != 0) return {};
   std::vector<MeasuredOp> measured;
   for (const auto& make : {linear_ops, attention_ops, elementwise_ops}) {
-    const std::vector<MeasuredOp> of_kind = measure_ops(make(context.device));
+    const std::vector<MeasuredOp> of_kind = measure_ops(context.device, make(context.device));
     measured.insert(measured.end(), of_kind.begin(), of_kind.end());
   }
   return measured;
+}
+
+// Of rank 0's GPU by itself, as the ops.
+std::optional<DeviceCurves> measure_curves(const ProbeContext& context) {
+  if (context.control.rank() != 0 || !context.device_curves) return std::nullopt;
+  return context.device_curves();
+}
+
+double fastest(const DeviceCurves& curves, MathType type) {
+  double most = 0.0;
+  for (const MathRate& rate : curves.math) {
+    if (rate.type == type) most = std::max(most, rate.flops);
+  }
+  return most;
 }
 
 void add_points(const std::vector<MeasuredOp>& ops, ProbeRecord& record) {
@@ -78,13 +93,19 @@ void run_probe(const ProbeContext& context) {
   }
   control.agree_on_mistake(error);
 
+  const MathType math = math_of(context.device.compute_dtype());
   const int64_t memory_bytes = host_memory_bytes() / control.size();
   const ReadRates memory = read_rates(control, context.read_bandwidth_sample);
-  const ReadRates weights = read_rates(control, reading_rate(weight_reading_op(context.device)));
+  const ReadRates weights =
+      read_rates(control, reading_rate(context.device, weight_reading_op(context.device)));
   const std::vector<MeasuredOp> ops = measure_layer_ops(context);
+  const std::optional<DeviceCurves> curves = measure_curves(context);
   control.barrier();
-  const std::vector<CollectivePoint> collectives = measure_collectives(
-      context.groups, control, context.device.compute_dtype(), config.most_bytes);
+  const std::vector<CollectivePoint> collectives =
+      measure_collectives(context.groups, control, context.device, config.most_bytes);
+  std::vector<PairPoint> pairs;
+  if (context.gpu != nullptr && !context.groups.empty())
+    pairs = measure_pairs(context.groups.back(), control, context.device, config.most_bytes);
   if (!is_root) return;
 
   ProbeRecord record{.device = std::string(context.device.kind()),
@@ -94,21 +115,23 @@ void run_probe(const ProbeContext& context) {
                      .collectives = collectives,
                      .memory_read_bytes_per_s = memory.alone,
                      .memory_read_all_bytes_per_s = memory.together,
-                     .peak_flops = context.peak_flops};
+                     .peak_flops = curves ? fastest(*curves, math) : context.peak_flops,
+                     .pairs = pairs,
+                     .curves = curves};
   add_points(ops, record);
   write_outputs(
       config,
       record,
-      probed_cluster(
-          {.record = record,
-           .ops = ops,
-           .reads_together = weights.together / weights.alone,
-           .memory_bytes = memory_bytes,
-           .f32_peak_flops = context.f32_peak_flops,
-           .math = math_of(context.device.compute_dtype()),
-           .transport = context.groups.empty()
-                            ? "none"
-                            : std::string(context.groups.back().as_chosen->transport())}));
+      probed_cluster({.record = record,
+                      .ops = ops,
+                      .reads_together = weights.together / weights.alone,
+                      .memory_bytes = memory_bytes,
+                      .f32_peak_flops = context.f32_peak_flops,
+                      .math = math,
+                      .transport = context.groups.empty()
+                                       ? "none"
+                                       : std::string(context.groups.back().as_chosen->transport()),
+                      .gpu = context.gpu}));
 }
 
 void run_model_probe(const ProbeConfig& config, const ClusterSpec& cluster) {

@@ -11,6 +11,7 @@
 #include "parallel/comm/control.hpp"
 #include "runtime/config/commands.hpp"
 #include "runtime/probe/measure_collectives.hpp"
+#include "runtime/probe/probe_record.hpp"
 
 namespace testbed {
 
@@ -23,6 +24,9 @@ struct ProbeContext {
   double peak_flops = 0.0;         // dense, of this rank in the compute dtype
   double f32_peak_flops = 0.0;     // the same in f32, which logits and f32 models are in
   std::function<double()> read_bandwidth_sample;  // bytes/s of this rank's read loop, now
+  // GPUs only: what is known of this rank's, and what its own kernels measure of it.
+  const DeviceSpec* gpu = nullptr;
+  std::function<DeviceCurves()> device_curves;
 };
 
 // Runs on every rank. Rank 0 prints and writes the files. Throws Error.

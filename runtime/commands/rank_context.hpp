@@ -6,7 +6,9 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
+#include "kernels/base/device_counters.hpp"
 #include "kernels/device.hpp"
 #include "parallel/comm/communicator.hpp"
 #include "parallel/comm/control.hpp"
@@ -28,6 +30,13 @@ struct MachineInfo {
   int64_t llc_bytes = 0;                          // last-level cache of the memory domain
   double peak_flops = 0.0;                        // dense FLOP/s of this rank in the compute dtype
   std::function<double()> read_bandwidth_sample;  // bytes/s of this rank's read loop, now
+  // Around each timed generation: what the device's counters say of it. Both empty: it has none.
+  std::function<void()> begin_counters = {};
+  std::function<DeviceCounters()> end_counters = {};
+  std::vector<std::string> labels = {};  // what of the machine a reader has to know
+  // What was done to this rank on purpose (--inject) so far, beyond what labels can say before; may
+  // be empty.
+  std::function<std::vector<std::string>()> deeds = {};
   std::map<std::string, std::string> environment;
   std::map<std::string, std::string> libraries;
 };
@@ -50,7 +59,10 @@ struct RankContext {
   MachineInfo machine;
   MemoryRecord planned;                           // what it will hold; agreed to fit
   std::function<ClockEstimate()> clock_estimate;  // all ranks call it together
-  std::map<Axis, std::string> transports;
+  // What the groups' messages travel over; known once everything has run, and asked of all ranks
+  // together. May throw: not what was asked for.
+  std::function<std::map<Axis, std::string>()> transports;
+  std::map<Axis, std::string> host_transports;  // of communicators of host tensors
   // Stamps cost nothing and every repeat is the same: one generation is the timed and the breakdown
   // pass, and nothing is warmed up or checked.
   bool virtual_time = false;

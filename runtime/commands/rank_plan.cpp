@@ -2,48 +2,26 @@
 
 #include <algorithm>
 
+#include "kernels/base/errors.hpp"
 #include "runtime/serving/memory_plan.hpp"
-#include "runtime/weights/tensor_names.hpp"
 
 namespace testbed {
 
-bool exchanges_tokens(const ParallelConfig& parallel, const Mesh& mesh) {
-  if (mesh.ep == 1) return false;
-  if (parallel.expert_exchange != ExpertExchange::automatic) {
-    return parallel.expert_exchange == ExpertExchange::all_to_all;
-  }
-  return mesh.ep != mesh.tp;
-}
-
-ShardPosition shard_position(const RunConfig& config, const Mesh& mesh, int rank) {
-  const Coordinates c = mesh.coordinates(rank);
-  const ParallelConfig& parallel = config.parallel;
-  return {.tp = mesh.tp,
-          .tp_rank = c.tp,
-          .cp = mesh.cp,
-          .cp_rank = c.cp,
-          .ep = mesh.ep,
-          .ep_rank = mesh.ep_rank(rank),
-          .tp_comm = parallel.tp_comm,
-          .experts_all_to_all = exchanges_tokens(parallel, mesh),
-          .n_stages = mesh.pp,
-          .stage = c.pp,
-          .n_virtual_stages = parallel.virtual_stages};
-}
-
 ResidentWeights resident_weights(const RunConfig& config) {
-  if (!config.weight_dtype) return ResidentWeights::as_stored;
-  return *config.weight_dtype == DType::F32 ? ResidentWeights::f32 : ResidentWeights::bf16;
+  const bool gpu = config.device == DeviceChoice::cuda;
+  const ResidentWeights as_stored{gpu ? PlainWeights::for_gpu : PlainWeights::as_stored};
+  if (!config.weight_format) return as_stored;
+  const WeightFormat& format = *config.weight_format;
+  if (format.is_quantised()) return {as_stored.plain, format};
+  if (gpu && format.dtype != DType::F32 && config.compute_dtype == DType::F32) {
+    throw ConfigError("--device cuda multiplies bf16 weights in bf16: --compute-dtype bf16");
+  }
+  return {format.dtype == DType::F32 ? PlainWeights::f32 : PlainWeights::bf16};
 }
 
-int64_t weight_block(const WeightSource& source) {
-  int64_t block = 1;
-  for (const char* name : {"self_attn.o_proj.weight", "mlp.down_proj.weight"}) {
-    if (const auto stored = source.find(layer_tensor_name(0, name))) {
-      block = std::max(block, dtype_info(stored->dtype).block_elements);
-    }
-  }
-  return block;
+int64_t weight_block(const RunConfig& config, const RunInputs& inputs) {
+  return column_granularity(
+      *inputs.source, inputs.model, resident_weights(config), config.compute_dtype);
 }
 
 SchedulerOptions scheduler_options(const RunConfig& config,
@@ -81,13 +59,11 @@ void add_cache(const ModelConfig& model,
                DType compute,
                MemoryRecord& mine) {
   for (const int64_t layer : layers_of_rank(model, position)) {
-    const LayerShape shape = model.layer(layer);
-    if (shape.kv_layer != layer) continue;
-    const int64_t token_bytes = dtype_bytes(
-        compute, cached_on_rank(model, layer, position.tp, position.tp_rank).elements());
+    const int64_t token_bytes =
+        stored_token_bytes(model, layer, position.tp, position.tp_rank, compute);
     mine.kv_bytes_per_token += token_bytes;
     for (size_t g = 0; g < scheduler.kv_groups.size(); ++g) {
-      if (scheduler.kv_groups[g].window != shape.window) continue;
+      if (scheduler.kv_groups[g].window != model.layer(layer).window) continue;
       mine.kv_pool_bytes += scheduler.pool_blocks[g] * scheduler.block_size * token_bytes;
     }
   }
@@ -126,7 +102,7 @@ MemoryRecord planned_memory(const RunConfig& config,
   const std::vector<Request> requests =
       requests_of(inputs.workload, mesh, mesh.coordinates(rank).dp);
   const SchedulerOptions scheduler = scheduler_options(config, model, mesh, requests);
-  const ShardPosition position = shard_position(config, mesh, rank);
+  const ShardPosition position = shard_position(config.parallel, mesh, rank);
   const DType compute = config.compute_dtype;
   MemoryRecord mine{.rank = rank};
   mine.weights_bytes =

@@ -1,5 +1,5 @@
-// What follows for one rank from the run's configuration and mesh, before anything is loaded: its
-// place in the split, how its steps are scheduled, what it will hold.
+// What follows for one rank from the run's configuration and mesh, before anything is loaded: how
+// its steps are scheduled, what it will hold.
 #pragma once
 
 #include "runtime/commands/run_inputs.hpp"
@@ -9,13 +9,10 @@
 
 namespace testbed {
 
-// Whether experts are reached by all-to-all; else tokens stay where they are.
-bool exchanges_tokens(const ParallelConfig& parallel, const Mesh& mesh);
-ShardPosition shard_position(const RunConfig& config, const Mesh& mesh, int rank);
 ResidentWeights resident_weights(const RunConfig& config);
-// Elements of a quantisation block along the columns of the layers' matrices; 1 if none is
-// quantised.
-int64_t weight_block(const WeightSource& source);
+// What the columns of the layers' matrices are cut at multiples of: blocks as stored, groups as
+// held; 1 if there are none.
+int64_t weight_block(const RunConfig& config, const RunInputs& inputs);
 
 // How the run's steps are scheduled. Synthetic requests run to their last token; real ones stop at
 // the model's stop ids unless --ignore-eos.

@@ -2,8 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <set>
+#include <sstream>
 
 #include "kernels/base/byte_stream.hpp"
 #include "kernels/base/errors.hpp"
@@ -12,6 +14,7 @@
 #include "runtime/commands/outputs.hpp"
 #include "runtime/commands/passes.hpp"
 #include "runtime/commands/session.hpp"
+#include "runtime/config/split.hpp"
 #include "runtime/report/atomic_file.hpp"
 #include "runtime/report/chrome_trace.hpp"
 #include "runtime/report/csv.hpp"
@@ -45,17 +48,36 @@ void write_reports(const OutputConfig& output, const RunOutcome& outcome, const 
 
 namespace {
 
+// Products with codes of integers have integers on both sides (kernels/cpu/linear_x.hpp).
+void add_activation_labels(const Device& device,
+                           const Model& model,
+                           std::vector<std::string>& labels) {
+  if (device.kind() != "cpu" || device.compute_dtype() != DType::BF16 ||
+      !multiplies_in_integers(model.quantised_formats)) {
+    return;
+  }
+  std::set<std::string_view> codings;
+  for (const WeightFormat& format : model.quantised_formats) {
+    if (format.coding != WeightCoding::fp8) codings.insert(weight_dtype_name(format));
+  }
+  for (const std::string_view coding : codings) {
+    labels.push_back(
+        fmt::format("{} weights: activations quantised to int8 in groups of 32", coding));
+  }
+  labels.emplace_back("MFU is against the peak of int8 products");
+}
+
 std::vector<std::string> labels_of(const RankContext& context,
-                                   const Session& session,
+                                   std::vector<std::string> labels,
                                    const PassResults& passes) {
   const RunConfig& run = context.config;
-  std::vector<std::string> labels = session.model().notes;
   if (run.layers) {
     labels.push_back(fmt::format("first {} layers only", context.inputs.model.n_layers));
   }
   if (run.workload.context > 0) labels.push_back("synthetic KV cache");
   if (run.workload.is_synthetic()) labels.push_back("synthetic prompts");
   const MachineInfo& machine = context.machine;
+  labels.insert(labels.end(), machine.labels.begin(), machine.labels.end());
   if (machine.ranks_on_host * machine.threads > machine.cores_on_host) {
     labels.push_back(fmt::format(
         "oversubscribed: {} ranks x {} threads on {} cores; wire, wait and bubble not comparable",
@@ -63,40 +85,51 @@ std::vector<std::string> labels_of(const RankContext& context,
         machine.threads,
         machine.cores_on_host));
   }
-  for (const DelayInjection& delay : run.inject) {
-    labels.push_back(fmt::format(
-        "injected: delay of {} us on rank {}, every {}", delay.delay_us, delay.rank, delay.every));
-  }
+  for (const Injection& injection : run.inject) labels.push_back(injection_label(injection));
   if (run.deterministic) {
-    labels.push_back(
-        context.virtual_time
-            ? "deterministic: collectives that sum in a fixed order"
-            : "deterministic: sums in rank order; two generations and all ranks of each "
-              "tp group agreed in every bit");
+    const std::string agreed =
+        "; two generations and all ranks of each tp group agreed in every bit";
+    labels.push_back(context.virtual_time ? "deterministic: collectives that sum in a fixed order"
+                     : context.device.kind() == "cuda"
+                         ? "deterministic: NCCL without NVLS, our sums in rank order" + agreed
+                         : "deterministic: sums in rank order" + agreed);
   }
   if (!passes.repeats_agree) labels.push_back("repeats generated different tokens");
   return labels;
 }
 
-std::vector<std::string> gather_text(const RankContext& context, const std::string& mine) {
-  std::vector<std::string> all;
-  for (const Bytes& bytes : context.control.gather(pack_text(mine), 0)) {
-    all.push_back(unpack_text(bytes));
+// What became of the weights of all ranks, and what was done to them on purpose, each once; on rank
+// 0. Stages may hold unlike matrices.
+std::vector<std::string> rank_labels(const RankContext& context, const Model& model) {
+  std::vector<std::string> mine = model.notes;
+  add_activation_labels(context.device, model, mine);
+  if (context.machine.deeds) {
+    const std::vector<std::string> deeds = context.machine.deeds();
+    mine.insert(mine.end(), deeds.begin(), deeds.end());
   }
-  return all;
+  std::vector<std::string> labels;
+  for (const std::string& of_rank :
+       gather_text(context.control, fmt::format("{}", fmt::join(mine, "\n")))) {
+    std::istringstream lines(of_rank);
+    for (std::string label; std::getline(lines, label);) {
+      if (std::find(labels.begin(), labels.end(), label) == labels.end()) labels.push_back(label);
+    }
+  }
+  return labels;
 }
 
 // hosts, devices and binding of all ranks; on rank 0.
 FingerprintRecord fingerprint(const RankContext& context) {
   FingerprintRecord print;
   std::set<std::string> seen;
-  for (const std::string& host : gather_text(context, context.machine.host)) {
+  for (const std::string& host : gather_text(context.control, context.machine.host)) {
     if (seen.insert(host).second) print.hosts.push_back(host);
   }
-  print.devices = gather_text(context, context.device.description());
-  print.binding = gather_text(context, context.machine.binding);
+  print.devices = gather_text(context.control, context.device.description());
+  print.binding = gather_text(context.control, context.machine.binding);
   print.libraries = context.machine.libraries;
   print.environment = context.machine.environment;
+  if (auto driver = print.environment.extract("driver")) print.driver = driver.mapped();
   const std::string text = canonical_text(context.config, context.inputs.model);
   print.config_hash =
       fmt::format("{:016x}", hash_bytes(std::as_bytes(std::span(text.data(), text.size()))));
@@ -137,16 +170,33 @@ std::string exchange_name(const RankContext& context) {
   return exchanges_tokens(context.config.parallel, context.mesh) ? "all-to-all" : "all-reduce";
 }
 
+// How decode steps were given to the device.
+std::string decode_execution(const RankContext& context) {
+  if (replays_decoding(context.device, context.inputs.model)) return "graph";
+  if (context.device.captures()) return "eager: the host routes tokens to experts";
+  if (!context.config.inject.empty()) return "eager: --inject";
+  return "eager";
+}
+
+std::map<std::string, std::string> options_of(const RankContext& context) {
+  std::map<std::string, std::string> options = context.device.facts();
+  options["warmup"] = std::to_string(context.config.warmup);
+  options["repeats"] = std::to_string(context.config.repeats);
+  options["seed"] = std::to_string(context.config.sampling.seed);
+  if (context.device.kind() == "cuda") options["decode_execution"] = decode_execution(context);
+  return options;
+}
+
 RunDescription describe(const RankContext& context,
-                        const Session& session,
+                        std::vector<std::string> rank_labels,
                         const PassResults& passes) {
   const RunConfig& run = context.config;
   const ModelConfig& model = context.inputs.model;
   return {.device = std::string(context.device.kind()),
-          .labels = labels_of(context, session, passes),
+          .labels = labels_of(context, std::move(rank_labels), passes),
           .model = model.name,
           .layers = static_cast<int>(model.n_layers),
-          .weight_dtype = run.weight_dtype ? std::string(dtype_name(*run.weight_dtype)) : "auto",
+          .weight_dtype = std::string(weight_dtype_name(run.weight_format)),
           .compute_dtype = std::string(dtype_name(context.device.compute_dtype())),
           .parallel = {.tp = context.mesh.tp,
                        .pp = context.mesh.pp,
@@ -160,9 +210,7 @@ RunDescription describe(const RankContext& context,
                        .tp_comm = tp_comm_name(context)},
           .experts = experts_of_model(model),
           .requests = request_records(context.inputs.workload, passes),
-          .options = {{"warmup", std::to_string(run.warmup)},
-                      {"repeats", std::to_string(run.repeats)},
-                      {"seed", std::to_string(run.sampling.seed)}}};
+          .options = options_of(context)};
 }
 
 // Writes tokens to the terminal as they come, whole characters only.
@@ -223,7 +271,7 @@ ChecksRecord check(const RankContext& context) {
        .config = context.inputs.model,
        .source = *context.inputs.source,
        .wanted = resident_weights(context.config),
-       .position = shard_position(context.config, context.mesh, context.rank),
+       .position = shard_position(context.config.parallel, context.mesh, context.rank),
        .n_microbatches = context.config.parallel.microbatches.value_or(context.mesh.pp),
        .cp_placement = context.config.parallel.cp_placement,
        .groups = context.groups,
@@ -250,15 +298,19 @@ std::optional<RunOutcome> run_rank(const RankContext& context) {
       run_passes(context, session, [&](size_t /*request*/, int32_t id) { stream.token(id); });
   stream.finish();
 
+  std::map<Axis, std::string> transports = context.transports();
   std::vector<MemoryRecord> memory = session.memory(passes.last);
   FingerprintRecord print = fingerprint(context);
+  std::vector<std::string> of_ranks = rank_labels(context, session.model());
   if (context.rank != 0) return std::nullopt;
-  AnalysisInput input{.run = describe(context, session, passes),
+  AnalysisInput input{.run = describe(context, std::move(of_ranks), passes),
                       .mesh = context.mesh,
                       .timelines = std::move(passes.timelines),
                       .timed = std::move(passes.timed),
                       .peaks = std::move(passes.peaks),
-                      .transports = context.transports};
+                      .transports = std::move(transports),
+                      .host_transports = context.host_transports,
+                      .counters = std::move(passes.counters)};
   input.run.memory = std::move(memory);
   input.run.checks = checks;
   input.run.fingerprint = std::move(print);

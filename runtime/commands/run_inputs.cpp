@@ -22,10 +22,8 @@ void open_model(const RunConfig& run, RunInputs& inputs) {
 }  // namespace
 
 RunInputs open_inputs(const RunConfig& config, const Mesh& mesh, ControlChannel& control) {
-  for (const DelayInjection& delay : config.inject) {
-    if (delay.rank < mesh.world_size()) continue;
-    throw ConfigError(fmt::format(
-        "--inject delay:rank={}: there are ranks 0 to {}", delay.rank, mesh.world_size() - 1));
+  if (const auto reason = why_no_injection(config.inject, mesh.world_size())) {
+    throw ConfigError(*reason);
   }
   RunInputs inputs;
   std::optional<std::string> error;
@@ -36,7 +34,7 @@ RunInputs open_inputs(const RunConfig& config, const Mesh& mesh, ControlChannel&
   }
   control.agree_on_mistake(error);
   if (const auto reason =
-          why_illegal(inputs.model, mesh, config.parallel, weight_block(*inputs.source))) {
+          why_illegal(inputs.model, mesh, config.parallel, weight_block(config, inputs))) {
     throw ConfigError(*reason);
   }
   inputs.workload = make_workload(config, inputs.model, mesh, control);

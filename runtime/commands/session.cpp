@@ -43,7 +43,7 @@ Model load(const RankContext& context) {
     loaded = load_model(context.device,
                         *context.inputs.source,
                         context.inputs.model,
-                        shard_position(context.config, context.mesh, context.rank),
+                        shard_position(context.config.parallel, context.mesh, context.rank),
                         resident_weights(context.config),
                         [&](int64_t done, int64_t total) { progress(done, total); });
   } catch (const std::exception& e) {
@@ -92,7 +92,7 @@ Session::Session(const RankContext& context)
                 kv_,
                 scheduler_.kv_groups,
                 {.sampling = context.config.sampling}) {
-  if (context.config.workload.context > 0 && context.device.holds_data()) kv_.fill_synthetic();
+  if (context.config.workload.context > 0) kv_.fill_synthetic(context.device);
 }
 
 GenerationResult Session::generate_once(Timeline* timeline,
@@ -116,16 +116,27 @@ int64_t Session::most_steps() const {
   return n_prompt / scheduler_.max_step_tokens + 1 + n_decode;
 }
 
-ResidualHash Session::generate_fingerprint() {
-  Executor hashing(context_.device,
-                   context_.groups,
-                   model_,
-                   kv_,
-                   scheduler_.kv_groups,
-                   {.sampling = context_.config.sampling, .hash_residuals = true});
+void Session::generate_watched(ExecutorOptions options,
+                               const std::function<void(Executor&)>& take) {
+  options.sampling = context_.config.sampling;
+  Executor watched(context_.device, context_.groups, model_, kv_, scheduler_.kv_groups, options);
   context_.control.barrier();
-  generate(replica_, hashing, requests_, {.scheduler = scheduler_, .on_token = {}});
-  return hashing.residual_hash();
+  generate(replica_, watched, requests_, {.scheduler = scheduler_, .on_token = {}});
+  take(watched);
+}
+
+ResidualHash Session::generate_fingerprint() {
+  ResidualHash hash;
+  generate_watched({.hash_residuals = true},
+                   [&](Executor& executor) { hash = executor.residual_hash(); });
+  return hash;
+}
+
+std::vector<ResidualMark> Session::generate_marks() {
+  std::vector<ResidualMark> marks;
+  generate_watched({.mark_residuals = true},
+                   [&](Executor& executor) { marks = executor.take_residual_marks(); });
+  return marks;
 }
 
 CapturedRun Session::generate_with_logits() {

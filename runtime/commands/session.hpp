@@ -1,6 +1,7 @@
 // Session: one rank's loaded model and cache, ready to generate the run's requests again and again.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -30,6 +31,8 @@ class Session {
   CapturedRun generate_with_logits();
   // Generates once more and returns a fingerprint of the residual stream behind this rank's layers.
   ResidualHash generate_fingerprint();
+  // Generates once more and returns fingerprints of every layer of this rank's.
+  std::vector<ResidualMark> generate_marks();
   // From now on every layer's output is looked at (D22): slower, not for what is timed.
   void set_check_finite(bool check) { executor_.set_check_finite(check); }
 
@@ -41,6 +44,9 @@ class Session {
   std::vector<MemoryRecord> memory(const GenerationResult& last) const;
 
  private:
+  // One generation by an executor of these options, of which the caller takes what it kept.
+  void generate_watched(ExecutorOptions options, const std::function<void(Executor&)>& take);
+
   const RankContext& context_;
   std::vector<Request> requests_;
   SchedulerOptions scheduler_;

@@ -75,12 +75,12 @@ std::string what_would_fit(const RunConfig& config,
                            const ClusterSpec& cluster) {
   RunConfig smaller = config;
   std::optional<Mesh> best;
-  for (const int tp : legal_tp(inputs.model, weight_block(*inputs.source), mesh.ep)) {
+  for (const int tp : legal_tp(inputs.model, weight_block(config, inputs), mesh.ep)) {
     for (int pp = 1; tp * pp * mesh.dp * mesh.cp <= cluster.n_devices(); pp *= 2) {
       const Mesh split{.tp = tp, .cp = mesh.cp, .dp = mesh.dp, .pp = pp, .ep = mesh.ep};
       if (best && split.world_size() > best->world_size()) continue;  // tp rises: it is preferred
       smaller.parallel.virtual_stages = 1;
-      if (why_illegal(inputs.model, split, smaller.parallel, weight_block(*inputs.source))) {
+      if (why_illegal(inputs.model, split, smaller.parallel, weight_block(config, inputs))) {
         continue;
       }
       if (!why_too_much(smaller, inputs, split, cluster, nullptr)) best = split;

@@ -35,6 +35,21 @@ MachineInfo machine_of(const SimJob& job, int rank) {
           .read_bandwidth_sample = [bytes_per_s] { return bytes_per_s; }};
 }
 
+// The delay of an injection, on the rank's clock.
+class SimDelay final : public CommHooks {
+ public:
+  SimDelay(const Injection& delay, SimClock& clock) : delay_(delay), clock_(clock) {}
+  void before(const CommRecord& record, const GroupInfo& /*group*/) override {
+    if (record.op != CommOp::all_reduce || ++n_calls_ % delay_.every != 0) return;
+    clock_.add(static_cast<double>(delay_.delay_us) * 1e-6);
+  }
+
+ private:
+  Injection delay_;
+  SimClock& clock_;
+  int64_t n_calls_ = 0;
+};
+
 }  // namespace
 
 SimRank::SimRank(const SimJob& job,
@@ -57,26 +72,20 @@ SimRank::SimRank(const SimJob& job,
                .rank = rank,
                .device = device_,
                .make_device = {},
-               .groups = {tp_, cp_, ep_, pp_, pp_tokens_},
+               .groups = {tp_, cp_, ep_, pp_, tp_, ep_, pp_tokens_},
                .control = control_,
                .machine = machine_of(job, rank),
                .planned = planned,
                .clock_estimate = [] { return ClockEstimate{}; },
-               .transports = job.transports,
+               .transports = [transports = job.transports] { return transports; },
                .virtual_time = true} {
-  for (const DelayInjection& delay : job.config.inject) {
-    if (delay.rank == rank) tp_.set_before_all_reduce(delay_of(delay));
+  for (const Injection& delay : job.config.inject) {
+    if (delay.concerns(rank)) tp_.add_hooks(std::make_shared<SimDelay>(delay, clock_));
   }
 }
 
 SimCommunicator SimRank::communicator(const SimJob& job, int rank, SimGroup& group, int channel) {
   return {job.network, group, index_in(group, rank), clock_, channel};
-}
-
-std::function<void()> SimRank::delay_of(const DelayInjection& delay) {
-  return [this, delay, n_calls = int64_t{0}]() mutable {
-    if (++n_calls % delay.every == 0) clock_.add(static_cast<double>(delay.delay_us) * 1e-6);
-  };
 }
 
 }  // namespace testbed

@@ -35,7 +35,6 @@ class SimRank {
  private:
   // channel: keeps apart the messages of communicators between the same ranks.
   SimCommunicator communicator(const SimJob& job, int rank, SimGroup& group, int channel);
-  std::function<void()> delay_of(const DelayInjection& delay);
 
   SimClock clock_;
   SimControl control_;

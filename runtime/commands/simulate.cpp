@@ -154,6 +154,12 @@ RunConfig runnable(RunConfig config) {
   if (config.layout != Layout::automatic) {
     throw ConfigError("--layout: a simulated run takes the links of its --cluster");
   }
+  for (const Injection& injection : config.inject) {
+    if (injection.kind == Injection::Kind::delay) continue;
+    throw ConfigError(fmt::format("--inject {}: a simulated run can be given a delay only",
+                                  injection_name(injection.kind)));
+  }
+  if (config.allow_shared_gpu) throw ConfigError("--allow-shared-gpu: a simulated run has no GPU");
   if (config.cluster.algorithm && !algorithm_by_name(*config.cluster.algorithm)) {
     throw ConfigError("--algorithm " + *config.cluster.algorithm + ": there is no such algorithm");
   }

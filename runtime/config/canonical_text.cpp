@@ -147,39 +147,68 @@ json workload_json(const WorkloadConfig& w) {
           {"prompts_file", optional(w.prompts_file)}};
 }
 
-json inject_json(const std::vector<DelayInjection>& inject) {
+json inject_json(const std::vector<Injection>& inject) {
   json list = json::array();
-  for (const DelayInjection& delay : inject)
-    list.push_back({{"rank", delay.rank}, {"us", delay.delay_us}, {"every", delay.every}});
+  for (const Injection& f : inject) {
+    if (f.kind == Injection::Kind::delay) {
+      list.push_back({{"rank", f.rank}, {"us", f.delay_us}, {"every", f.every}});
+      continue;
+    }
+    list.push_back({{"kind", injection_name(f.kind)},
+                    {"rank", f.rank},
+                    {"peer", f.peer},
+                    {"at", f.at},
+                    {"bit", f.bit},
+                    {"gb_s", f.gb_s},
+                    {"factor", f.factor}});
+  }
   return list;
 }
 
 json run_json(const RunConfig& run) {
-  return {{"model", run.model},
-          {"weights", optional(run.weights)},
-          {"layers", optional(run.layers)},
-          {"parallel", parallel_json(run.parallel)},
-          {"device", static_cast<int>(run.device)},
-          {"layout", static_cast<int>(run.layout)},
-          {"cluster", cluster_json(run.cluster)},
-          {"workload", workload_json(run.workload)},
-          {"weight_dtype", run.weight_dtype ? json(dtype_name(*run.weight_dtype)) : json("auto")},
-          {"compute_dtype", dtype_name(run.compute_dtype)},
-          {"seed", run.sampling.seed},
-          {"temperature", run.sampling.temperature},
-          {"top_p", run.sampling.top_p},
-          {"ignore_eos", run.sampling.ignore_eos},
-          {"warmup", run.warmup},
-          {"repeats", run.repeats},
-          {"check", static_cast<int>(run.check)},
-          {"inject", inject_json(run.inject)},
-          {"threads", optional(run.threads)},
-          {"kv_block_size", run.kv_block_size},
-          {"max_step_tokens", optional(run.max_step_tokens)},
-          {"deterministic", run.deterministic}};
+  return {
+      {"model", run.model},
+      {"weights", optional(run.weights)},
+      {"layers", optional(run.layers)},
+      {"parallel", parallel_json(run.parallel)},
+      {"device", static_cast<int>(run.device)},
+      {"layout", static_cast<int>(run.layout)},
+      {"allow_shared_gpu", run.allow_shared_gpu},
+      {"cuda_graphs", run.cuda_graphs},
+      {"cluster", cluster_json(run.cluster)},
+      {"workload", workload_json(run.workload)},
+      {"weight_dtype", run.weight_format ? json(format_name(*run.weight_format)) : json("auto")},
+      {"compute_dtype", dtype_name(run.compute_dtype)},
+      {"seed", run.sampling.seed},
+      {"temperature", run.sampling.temperature},
+      {"top_p", run.sampling.top_p},
+      {"ignore_eos", run.sampling.ignore_eos},
+      {"warmup", run.warmup},
+      {"repeats", run.repeats},
+      {"check", static_cast<int>(run.check)},
+      {"inject", inject_json(run.inject)},
+      {"threads", optional(run.threads)},
+      {"kv_block_size", run.kv_block_size},
+      {"max_step_tokens", optional(run.max_step_tokens)},
+      {"deterministic", run.deterministic}};
 }
 
 }  // namespace
+
+std::string_view weight_dtype_name(const std::optional<WeightFormat>& format) {
+  if (!format) return "auto";
+  switch (format->coding) {
+    case WeightCoding::plain:
+      return dtype_name(format->dtype);
+    case WeightCoding::int8:
+      return "int8";
+    case WeightCoding::int4:
+      return "int4";
+    case WeightCoding::fp8:
+      return "fp8";
+  }
+  check_failed("known coding", __FILE__, __LINE__);
+}
 
 std::string canonical_text(const RunConfig& run, const ModelConfig& model) {
   const json document = {{"run", run_json(run)}, {"model", model_json(model)}};

@@ -13,5 +13,6 @@ Command parse_sweep(std::span<const std::string> args);
 Command parse_compare(std::span<const std::string> args);
 Command parse_plan(std::span<const std::string> args);
 Command parse_probe(std::span<const std::string> args);
+Command parse_accept(std::span<const std::string> args);
 
 }  // namespace testbed

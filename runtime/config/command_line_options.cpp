@@ -110,8 +110,30 @@ void add_device_option(OptionParser& parser, DeviceChoice& device) {
                                                 {"cuda", DeviceChoice::cuda},
                                                 {"cpu", DeviceChoice::cpu},
                                                 {"sim", DeviceChoice::sim}});
-                 if (device == DeviceChoice::cuda) not_built("--device cuda", "the CUDA device is");
                });
+}
+
+void add_layout_options(OptionParser& parser, Layout& layout, bool& allow_shared_gpu) {
+  parser.value("--layout",
+               "L",
+               "Links between the ranks: auto (default); of GPUs nvlink, nvlink-ring, pcie, shm, "
+               "ib, socket; of processors mpi",
+               [&layout](const auto& option, const auto& text) {
+                 layout = choose<Layout>(option,
+                                         text,
+                                         {{"auto", Layout::automatic},
+                                          {"mpi", Layout::mpi},
+                                          {"tcp", Layout::tcp},
+                                          {"shm", Layout::shm},
+                                          {"nvlink", Layout::nvlink},
+                                          {"nvlink-ring", Layout::nvlink_ring},
+                                          {"pcie", Layout::pcie},
+                                          {"ib", Layout::ib},
+                                          {"socket", Layout::socket}});
+               });
+  parser.flag("--allow-shared-gpu", "Several ranks may use one GPU (labelled)", [&] {
+    allow_shared_gpu = true;
+  });
 }
 
 void add_threads_option(OptionParser& parser, std::optional<int>& threads) {
@@ -188,20 +210,6 @@ void add_step_tokens_option(OptionParser& parser, std::optional<int64_t>& max_st
                  [&](int64_t n) { max_step_tokens = n; });
 }
 
-void add_weight_dtype_option(OptionParser& parser, std::optional<DType>& weight_dtype) {
-  parser.value(
-      "--weight-dtype",
-      "auto|bf16|f32",
-      "Default auto: as stored",
-      [&](const auto& option, const auto& text) {
-        for (const std::string_view later : {"int8", "int4", "fp8"})
-          if (text == later)
-            not_built(fmt::format("--weight-dtype {}", text), "this weight dtype is");
-        weight_dtype = choose<std::optional<DType>>(
-            option, text, {{"auto", std::nullopt}, {"bf16", DType::BF16}, {"f32", DType::F32}});
-      });
-}
-
 void add_compute_dtype_option(OptionParser& parser, DType& compute_dtype) {
   parser.value(
       "--compute-dtype",
@@ -253,11 +261,15 @@ void add_run_options(OptionParser& parser, RunConfig& run) {
             text,
             {{"off", CheckMode::off}, {"layers", CheckMode::layers}, {"full", CheckMode::full}});
       });
+  add_inject_option(parser, run.inject);
+}
+
+void add_inject_option(OptionParser& parser, std::vector<Injection>& inject) {
   parser.value(
       "--inject",
       "KIND:WHERE",
-      "Test aid, labelled in the record: delay:rank=R,us=N[,every=N]; may repeat",
-      [&run](const auto&, const auto& text) { run.inject.push_back(parse_injection(text)); },
+      fmt::format("Test aid, labelled in the record: {}; may repeat", injection_forms),
+      [&inject](const auto&, const auto& text) { inject.push_back(parse_injection(text)); },
       true);
 }
 

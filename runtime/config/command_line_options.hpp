@@ -4,6 +4,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "runtime/config/command_line_parser.hpp"
 
@@ -21,6 +22,8 @@ void add_exchange_options(OptionParser& parser, ParallelConfig& parallel);
 void add_pipeline_options(OptionParser& parser, ParallelConfig& parallel);
 
 void add_device_option(OptionParser& parser, DeviceChoice& device);
+// --layout --allow-shared-gpu
+void add_layout_options(OptionParser& parser, Layout& layout, bool& allow_shared_gpu);
 void add_threads_option(OptionParser& parser, std::optional<int>& threads);
 void add_cluster_option(OptionParser& parser, std::optional<std::string>& cluster);
 void add_link_options(OptionParser& parser, ClusterConfig& cluster);
@@ -30,13 +33,13 @@ void add_gen_tokens_option(OptionParser& parser, int64_t& gen_tokens);
 void add_kv_block_option(OptionParser& parser, int64_t& kv_block_size);
 void add_step_tokens_option(OptionParser& parser, std::optional<int64_t>& max_step_tokens);
 
-void add_weight_dtype_option(OptionParser& parser, std::optional<DType>& weight_dtype);
 void add_compute_dtype_option(OptionParser& parser, DType& compute_dtype);
 // --seed --temperature --top-p --ignore-eos
 void add_sampling_options(OptionParser& parser, SamplingConfig& sampling);
 
 // --warmup --repeats --check --inject
 void add_run_options(OptionParser& parser, RunConfig& run);
+void add_inject_option(OptionParser& parser, std::vector<Injection>& inject);
 void add_deterministic_option(OptionParser& parser, bool& deterministic);
 void add_timeout_option(OptionParser& parser, double& timeout_s);
 

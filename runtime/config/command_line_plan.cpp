@@ -1,9 +1,8 @@
 // `testbed plan`.
-#include <string_view>
-
 #include "runtime/config/command_line_commands.hpp"
 #include "runtime/config/command_line_options.hpp"
 #include "runtime/config/option_values.hpp"
+#include "runtime/config/weight_options.hpp"
 
 namespace testbed {
 namespace {
@@ -39,23 +38,6 @@ void add_workload_options(OptionParser& parser, PlanConfig& config) {
                  [&](int64_t n) { config.prompt_tokens = n; });
 }
 
-void add_weight_format_option(OptionParser& parser, std::optional<std::string>& format) {
-  parser.value("--weight-dtype",
-               "auto|bf16|f32|fp8|int8|int4",
-               "Default auto: as stored",
-               [&](const auto& option, const auto& text) {
-                 const std::string_view name = choose<std::string_view>(option,
-                                                                        text,
-                                                                        {{"auto", ""},
-                                                                         {"bf16", "bf16"},
-                                                                         {"f32", "f32"},
-                                                                         {"fp8", "fp8"},
-                                                                         {"int8", "int8"},
-                                                                         {"int4", "int4"}});
-                 if (!name.empty()) format = std::string(name);
-               });
-}
-
 void add_output_options(OptionParser& parser, PlanConfig& config) {
   add_output_option(parser, "--claims", "Write the table of claims here", config.claims);
   add_output_option(
@@ -67,6 +49,7 @@ void add_output_options(OptionParser& parser, PlanConfig& config) {
 
 Command parse_plan(std::span<const std::string> args) {
   PlanConfig config;
+  WeightOptions weights;
   OptionParser parser(
       "testbed plan",
       "testbed plan --model M [options]\n"
@@ -76,9 +59,10 @@ Command parse_plan(std::span<const std::string> args) {
   add_machine_options(parser, config);
   add_split_options(parser, config.parallel, "Replicas (default 1)");
   add_workload_options(parser, config);
-  add_weight_format_option(parser, config.weight_format);
+  add_weight_options(parser, weights);
   add_output_options(parser, config);
   if (auto info = parser.parse(args)) return *info;
+  config.weight_format = weight_format_of(weights);
   refuse_standard_output({"--claims", &config.claims});
   refuse_same_output({{"--json", &config.output.json}, {"--claims", &config.claims}});
   if (!config.claims) parser.require("--model", "a preset, a Hugging Face folder or a .gguf file");

@@ -1,4 +1,5 @@
 // `testbed probe`.
+#include "kernels/base/errors.hpp"
 #include "runtime/config/command_line_commands.hpp"
 #include "runtime/config/command_line_options.hpp"
 
@@ -26,10 +27,22 @@ Command parse_probe(std::span<const std::string> args) {
   add_output_option(parser, "--json", "The curves; - is standard output", config.output.json);
   add_output_option(
       parser, "--toml", "A device + cluster preset with what was measured", config.toml);
+  add_output_option(parser,
+                    "--acceptance",
+                    "In the place of the curves: a profile for `accept` with what its stages "
+                    "device, links and collectives measure here",
+                    config.acceptance);
   add_quiet_option(parser, config.output.quiet);
   if (auto info = parser.parse(args)) return *info;
   refuse_standard_output({"--toml", &config.toml});
   refuse_same_output({{"--json", &config.output.json}, {"--toml", &config.toml}});
+  refuse_standard_output({"--acceptance", &config.acceptance});
+  for (const char* curves : {"--json", "--toml", "--cluster"}) {
+    parser.refuse_together("--acceptance", curves);
+  }
+  if (config.acceptance && config.device == DeviceChoice::sim) {
+    throw ConfigError("--acceptance: a profile is of what was measured, not of --device sim");
+  }
   return config;
 }
 

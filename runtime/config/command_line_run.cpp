@@ -1,13 +1,11 @@
 // `testbed [run]`.
-#include <fmt/format.h>
-
 #include <array>
-#include <string_view>
 
 #include "kernels/base/errors.hpp"
 #include "runtime/config/command_line_commands.hpp"
 #include "runtime/config/command_line_options.hpp"
 #include "runtime/config/option_values.hpp"
+#include "runtime/config/weight_options.hpp"
 
 namespace testbed {
 namespace {
@@ -18,27 +16,18 @@ void add_parallel_options(OptionParser& parser, ParallelConfig& parallel) {
   add_exchange_options(parser, parallel);
 }
 
-void add_layout_option(OptionParser& parser, Layout& layout) {
-  parser.value(
-      "--layout",
-      "auto|mpi",
-      "Links between the ranks (default auto: mpi)",
-      [&layout](const auto& option, const auto& text) {
-        for (const std::string_view later : {"nvlink", "nvlink-ring", "ib", "socket", "tcp", "shm"})
-          if (text == later) not_built(fmt::format("--layout {}", text), "this layout is");
-        layout = choose<Layout>(option, text, {{"auto", Layout::automatic}, {"mpi", Layout::mpi}});
-      });
-}
-
 void add_device_options(OptionParser& parser, RunConfig& config) {
   add_device_option(parser, config.device);
-  parser.flag("--allow-shared-gpu", "Several ranks may use one GPU (not built yet)", [] {
-    not_built("--allow-shared-gpu", "the CUDA device is");
-  });
+  parser.value("--cuda-graphs",
+               "on|off",
+               "Decode steps of GPUs as graphs (default on)",
+               [&config](const auto& option, const auto& text) {
+                 config.cuda_graphs = choose<bool>(option, text, {{"on", true}, {"off", false}});
+               });
   add_cluster_option(parser, config.cluster.name);
   add_link_options(parser, config.cluster);
   add_algorithm_option(parser, config.cluster);
-  add_layout_option(parser, config.layout);
+  add_layout_options(parser, config.layout, config.allow_shared_gpu);
   add_threads_option(parser, config.threads);
 }
 
@@ -81,8 +70,8 @@ void add_prompt_options(OptionParser& parser, WorkloadConfig& w) {
       [&w](const auto& option, const auto& text) { w.prompts_file = require_text(option, text); });
 }
 
-void add_numeric_options(OptionParser& parser, RunConfig& config) {
-  add_weight_dtype_option(parser, config.weight_dtype);
+void add_numeric_options(OptionParser& parser, RunConfig& config, WeightOptions& weights) {
+  add_weight_options(parser, weights);
   add_compute_dtype_option(parser, config.compute_dtype);
   add_sampling_options(parser, config.sampling);
 }
@@ -121,6 +110,7 @@ void check_conflicts(const OptionParser& parser, const RunConfig& config) {
 
 Command parse_run(std::span<const std::string> args) {
   RunConfig config;
+  WeightOptions weights;
   OptionParser parser("testbed",
                       "mpirun -np N testbed [run] --model M [options]     N = tp * pp * cp * dp\n"
                       "Shards a transformer over MPI ranks, runs it, and measures where each "
@@ -134,7 +124,7 @@ Command parse_run(std::span<const std::string> args) {
   add_prompt_options(parser, config.workload);
   add_kv_block_option(parser, config.kv_block_size);
   add_step_tokens_option(parser, config.max_step_tokens);
-  add_numeric_options(parser, config);
+  add_numeric_options(parser, config, weights);
   add_run_options(parser, config);
   add_deterministic_option(parser, config.deterministic);
   add_timeout_option(parser, config.timeout_s);
@@ -142,6 +132,7 @@ Command parse_run(std::span<const std::string> args) {
   parser.footer("Other commands: testbed sweep | compare | plan | probe, each with its own --help");
   if (auto info = parser.parse(args)) return *info;
   check_conflicts(parser, config);
+  config.weight_format = weight_format_of(weights);
   parser.require("--model", "a preset, a Hugging Face folder or a .gguf file");
   if (config.workload.context > 0 && !parser.given("--prompt-tokens"))
     config.workload.prompt_tokens = 1;

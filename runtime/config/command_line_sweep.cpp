@@ -7,6 +7,7 @@
 #include "runtime/config/command_line_commands.hpp"
 #include "runtime/config/command_line_options.hpp"
 #include "runtime/config/option_values.hpp"
+#include "runtime/config/weight_options.hpp"
 
 namespace testbed {
 namespace {
@@ -70,7 +71,7 @@ void add_swept_options(OptionParser& parser, SweepConfig& config) {
 }
 
 // What is the same at every point.
-void add_base_options(OptionParser& parser, RunConfig& base) {
+void add_base_options(OptionParser& parser, RunConfig& base, WeightOptions& weights) {
   add_model_option(parser, base.model);
   add_weights_option(parser, base.weights);
   add_layers_option(parser, base.layers);
@@ -95,7 +96,7 @@ void add_base_options(OptionParser& parser, RunConfig& base) {
   add_gen_tokens_option(parser, base.workload.gen_tokens);
   add_kv_block_option(parser, base.kv_block_size);
   add_step_tokens_option(parser, base.max_step_tokens);
-  add_weight_dtype_option(parser, base.weight_dtype);
+  add_weight_options(parser, weights);
   add_compute_dtype_option(parser, base.compute_dtype);
   add_sampling_options(parser, base.sampling);
   add_run_options(parser, base);
@@ -121,6 +122,7 @@ void check_conflicts(const OptionParser& parser, const SweepConfig& config) {
 
 Command parse_sweep(std::span<const std::string> args) {
   SweepConfig config;
+  WeightOptions weights;
   config.clusters = {"dgx-h100"};
   // Simulated time has no noise and no cold start: one generation is all there is to see.
   config.base.device = DeviceChoice::sim;
@@ -133,9 +135,10 @@ Command parse_sweep(std::span<const std::string> args) {
                       "have made it faster, "
                       "and from which degree the interconnect costs more than the memory.");
   add_swept_options(parser, config);
-  add_base_options(parser, config.base);
+  add_base_options(parser, config.base, weights);
   if (auto info = parser.parse(args)) return *info;
   check_conflicts(parser, config);
+  config.base.weight_format = weight_format_of(weights);
   if (config.best != SweepConfig::Best::none && !parser.given("--ep")) config.ep.clear();
   parser.require("--model", "a preset, a Hugging Face folder or a .gguf file");
   if (parser.given("--context") && !parser.given("--prompt-tokens")) config.prompt_tokens = {1};

@@ -49,8 +49,8 @@ struct PlanConfig {
   int64_t batch = 1;
   int64_t context = 8192;
   int64_t prompt_tokens = 512;
-  std::optional<std::string> weight_format;  // bf16, f32, fp8, int8, int4: as stored when not given
-  std::optional<std::string> claims;         // write the table of claims to this file
+  std::optional<WeightFormat> weight_format;  // as stored when not given
+  std::optional<std::string> claims;          // write the table of claims to this file
   OutputConfig output;
 };
 
@@ -63,10 +63,40 @@ struct ProbeConfig {
   int64_t most_bytes = int64_t{1} << 30;  // of a collective
   double timeout_s = 120;
   OutputConfig output;
-  std::optional<std::string> toml;  // a device + cluster preset with what was measured
+  std::optional<std::string> toml;        // a device + cluster preset with what was measured
+  std::optional<std::string> acceptance;  // an acceptance profile with what was measured
 };
 
-using Command =
-    std::variant<RunConfig, SweepConfig, CompareConfig, PlanConfig, ProbeConfig, InfoText>;
+// Whether a cluster is fit to sign for.
+struct AcceptConfig {
+  std::string profile;  // of configs/acceptance, or a file; empty: cpu-host for processors
+  DeviceChoice device = DeviceChoice::automatic;  // never sim
+  Layout layout = Layout::automatic;
+  bool allow_shared_gpu = false;
+  std::optional<int> threads;
+  DType compute_dtype = DType::BF16;
+  std::vector<std::string> stages;  // empty: all
+  std::optional<std::string> only;  // cases whose "stage/name" contains it
+  bool quick = false;               // fewer sizes and repeats
+  bool list = false;                // says what would run and how long it takes, and runs nothing
+  std::optional<std::string> explain;   // says what a case does, and runs nothing
+  std::optional<std::string> baseline;  // the JSON of an earlier acceptance: drift
+  std::string model = "smollm2-135m";   // of the stages model, corruption and soak
+  std::optional<std::string> weights;
+  std::optional<int64_t> layers;
+  double ttft_target_ms = 2000.0;  // of goodput
+  double tpot_target_ms = 100.0;
+  int64_t most_bytes = int64_t{1} << 30;  // of a message or collective; --quick 16 MiB
+  int repeats = 5;                        // --quick 3
+  double soak_s = 0.0;                    // 0: no soak
+  uint64_t seed = 0;
+  std::vector<Injection> inject;
+  double timeout_s = 120;
+  std::string folder = "acceptance";  // --output: where verdict.json, junit.xml, ... are written
+  bool quiet = false;
+};
+
+using Command = std::
+    variant<RunConfig, SweepConfig, CompareConfig, PlanConfig, ProbeConfig, AcceptConfig, InfoText>;
 
 }  // namespace testbed

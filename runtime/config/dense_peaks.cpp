@@ -116,6 +116,19 @@ std::string ratio_error(const std::map<MathType, double>& peaks, MathType type) 
 
 }  // namespace
 
+std::map<MathType, double> dense_peaks(const ChipSpec& chip) {
+  std::map<MathType, double> peaks;
+  for (const DenseRates& rates : dense_rates) {
+    if (rates.architecture != chip.architecture) continue;
+    for (size_t type = 0; type < rates.flop_per_clock.size(); ++type) {
+      if (rates.flop_per_clock[type] == 0) continue;
+      peaks[static_cast<MathType>(type)] =
+          rates.flop_per_clock[type] * static_cast<double>(chip.n_sm) * chip.boost_hz;
+    }
+  }
+  return peaks;
+}
+
 std::string dense_peak_error(const ChipSpec& chip,
                              const std::map<MathType, double>& peaks,
                              MathType type) {

@@ -19,4 +19,7 @@ std::string dense_peak_error(const ChipSpec& chip,
                              const std::map<MathType, double>& peaks,
                              MathType type);
 
+// FLOP/s by the architecture's rates per SM and clock; empty if it is not known.
+std::map<MathType, double> dense_peaks(const ChipSpec& chip);
+
 }  // namespace testbed

@@ -17,8 +17,9 @@ constexpr double gib = 1024.0 * 1024.0 * 1024.0;
 constexpr double giga = 1e9;
 constexpr double tera = 1e12;
 
-constexpr std::array<std::string_view, 8> device_keys{"name",
+constexpr std::array<std::string_view, 9> device_keys{"name",
                                                       "description",
+                                                      "gpu_names",
                                                       "memory_gib",
                                                       "memory_gb_s",
                                                       "peak_tflops",
@@ -108,6 +109,7 @@ DeviceSpec device_from_table(const toml::table& toml, const std::string& source)
   DeviceSpec device;
   device.name = table.get_string("name");
   device.description = table.get_string("description");
+  device.gpu_names = table.find_strings("gpu_names");
   device.memory_bytes = std::llround(table.get_number_in("memory_gib", 1e-3, 1e6) * gib);
   device.memory_bytes_per_s = table.get_number_in("memory_gb_s", 1e-3, 1e6) * giga;
   if (const toml::table* chip = table.find_table("chip"))
@@ -129,6 +131,11 @@ toml::table device_to_table(const DeviceSpec& device) {
                     {"memory_gb_s", device.memory_bytes_per_s / giga},
                     {"peak_tflops", std::move(peaks)},
                     {"timing", device_timing_to_table(device.timing)}};
+  if (!device.gpu_names.empty()) {
+    toml::array names;
+    for (const std::string& name : device.gpu_names) names.push_back(name);
+    table.insert_or_assign("gpu_names", std::move(names));
+  }
   if (device.chip.n_sm > 0) table.insert_or_assign("chip", chip_to_table(device.chip));
   return table;
 }

@@ -105,6 +105,37 @@ const json* JsonObject::find(std::string_view key) const {
   return it == value_.end() || it->is_null() ? nullptr : &*it;
 }
 
+JsonObject JsonObject::get_object(std::string_view key) const {
+  return required(key, find_object(key));
+}
+
+std::string JsonObject::get_string(std::string_view key) const {
+  return required(key, find_string(key));
+}
+
+bool JsonObject::get_bool(std::string_view key) const { return required(key, find_bool(key)); }
+
+double JsonObject::get_number(std::string_view key) const {
+  return required(key, find_number(key));
+}
+
+const nlohmann::json& JsonObject::get_list(std::string_view key) const {
+  const nlohmann::json* found = find(key);
+  if (found == nullptr || !found->is_array()) fail(key, "is not a list");
+  return *found;
+}
+
+std::vector<std::string> JsonObject::get_strings(std::string_view key) const {
+  const nlohmann::json& list = get_list(key);
+  std::vector<std::string> found;
+  found.reserve(list.size());
+  for (const nlohmann::json& element : list) {
+    if (!element.is_string()) fail(key, "is not a list of text");
+    found.push_back(element.get<std::string>());
+  }
+  return found;
+}
+
 void JsonObject::fail(std::string_view key, std::string_view message) const {
   throw ConfigError(fmt::format("{}: {} {}", where_, key, message));
 }

@@ -7,6 +7,8 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 namespace testbed {
 
@@ -29,11 +31,23 @@ class JsonObject {
   std::optional<double> find_number(std::string_view key) const;  // an integer will do
   // A JSON integer in [lowest, highest]; 3.0 is not one.
   std::optional<int64_t> find_int(std::string_view key, int64_t lowest, int64_t highest) const;
-  int64_t get_int(std::string_view key, int64_t lowest, int64_t highest) const;  // required
+  // Required: a ConfigError if there is none.
+  JsonObject get_object(std::string_view key) const;
+  std::string get_string(std::string_view key) const;
+  bool get_bool(std::string_view key) const;
+  double get_number(std::string_view key) const;
+  int64_t get_int(std::string_view key, int64_t lowest, int64_t highest) const;
+  const nlohmann::json& get_list(std::string_view key) const;
+  std::vector<std::string> get_strings(std::string_view key) const;
 
   [[noreturn]] void fail(std::string_view key, std::string_view message) const;
 
  private:
+  template <typename T>
+  T required(std::string_view key, std::optional<T> found) const {
+    if (!found) fail(key, "is missing");
+    return *std::move(found);
+  }
   const nlohmann::json& value_;
   std::string where_;
 };

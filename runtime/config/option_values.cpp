@@ -5,7 +5,6 @@
 #include <set>
 
 namespace testbed {
-namespace {
 
 std::vector<std::string_view> split(std::string_view text, char separator) {
   std::vector<std::string_view> parts;
@@ -17,8 +16,6 @@ std::vector<std::string_view> split(std::string_view text, char separator) {
   parts.push_back(text);
   return parts;
 }
-
-}  // namespace
 
 void not_built(std::string_view option, std::string_view what) {
   throw ConfigError(fmt::format("{}: {} not built yet", option, what));
@@ -53,39 +50,6 @@ std::vector<std::string> parse_names(std::string_view option, std::string_view t
   if (std::set<std::string_view>(parts.begin(), parts.end()).size() != parts.size())
     throw ConfigError(fmt::format("{}: a name of {} appears twice", option, in_quotes(text)));
   return {parts.begin(), parts.end()};
-}
-
-DelayInjection parse_injection(const std::string& text) {
-  const size_t colon = text.find(':');
-  const std::string_view kind = std::string_view(text).substr(0, colon);
-  for (const std::string_view later : {"flip", "slow-link", "kill", "stop"})
-    if (kind == later) not_built(fmt::format("--inject {}", kind), "this injection is");
-  const auto fail = [&] {
-    throw ConfigError(
-        fmt::format("--inject: {} is not delay:rank=R,us=N[,every=N]", in_quotes(text)));
-  };
-  if (kind != "delay" || colon == std::string::npos) fail();
-  DelayInjection delay;
-  std::set<std::string_view> seen;
-  for (const std::string_view field : split(std::string_view(text).substr(colon + 1), ',')) {
-    const size_t equals = field.find('=');
-    if (equals == std::string_view::npos) fail();
-    const std::string_view name = field.substr(0, equals);
-    const std::string_view value = field.substr(equals + 1);
-    const std::string what = fmt::format("--inject delay, {}", in_quotes(name));
-    if (!seen.insert(name).second) throw ConfigError(fmt::format("{} appears twice", what));
-    constexpr int64_t max_us = 3'600'000'000;
-    if (name == "rank")
-      delay.rank = static_cast<int>(parse_int(what, value, 0, max_ranks));
-    else if (name == "us")
-      delay.delay_us = parse_int(what, value, 1, max_us);
-    else if (name == "every")
-      delay.every = parse_int(what, value, 1, max_tokens);
-    else
-      fail();
-  }
-  if (!seen.contains("rank") || !seen.contains("us")) fail();
-  return delay;
 }
 
 std::string require_text(std::string_view option, const std::string& value) {

@@ -37,6 +37,8 @@ T choose(std::string_view option, const std::string& value, const Choices<T>& ch
 // INTERFACE.md has it, the program does not yet: "--cp 2: context parallelism is not built yet".
 [[noreturn]] void not_built(std::string_view option, std::string_view what);
 
+std::vector<std::string_view> split(std::string_view text, char separator);
+
 std::vector<int32_t> parse_ids(const std::string& text);  // "1,2,3"
 
 // "1,2,4", each in [lowest, highest] and none twice.
@@ -48,7 +50,11 @@ std::vector<int64_t> parse_distinct_ints(std::string_view option,
 // "a,b", none empty and none twice.
 std::vector<std::string> parse_names(std::string_view option, std::string_view text);
 
-DelayInjection parse_injection(const std::string& text);  // "delay:rank=2,us=5000[,every=N]"
+// A value of --inject, as in injection_forms.
+Injection parse_injection(const std::string& text);
+inline constexpr std::string_view injection_forms =
+    "delay:rank=R|all,us=N[,every=N], flip:rank=R[,at=N][,bit=B], slow-link:rank=A,peer=B,gb_s=X, "
+    "drop-link:rank=A,peer=B, slow-device:rank=R,factor=F, kill:rank=R[,at=N], stop:rank=R[,at=N]";
 
 std::string require_text(std::string_view option, const std::string& value);  // not empty
 

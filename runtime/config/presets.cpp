@@ -47,6 +47,8 @@ std::optional<fs::path> search_preset(std::string_view kind, std::string_view na
   return std::nullopt;
 }
 
+}  // namespace
+
 std::set<std::string> preset_names(std::string_view kind) {
   std::set<std::string> names;
   std::error_code error;
@@ -55,8 +57,6 @@ std::set<std::string> preset_names(std::string_view kind) {
       if (entry.path().extension() == ".toml") names.insert(entry.path().stem().string());
   return names;
 }
-
-}  // namespace
 
 fs::path find_preset(std::string_view kind, std::string_view name) {
   if (auto path = search_preset(kind, name)) return *path;

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <set>
 #include <string>
 #include <string_view>
 
@@ -13,6 +14,9 @@ namespace testbed {
 // configs/KIND/NAME.toml, looked for in $TESTBED_CONFIG_DIR, then in ../configs of the executable,
 // then in the source tree it was built from. Throws ConfigError listing the presets there are.
 std::filesystem::path find_preset(std::string_view kind, std::string_view name);
+
+// Of all those places.
+std::set<std::string> preset_names(std::string_view kind);
 
 enum class ModelKind : uint8_t { preset, hugging_face, gguf };
 

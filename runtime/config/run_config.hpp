@@ -4,9 +4,11 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
-#include "kernels/base/dtype.hpp"
+#include "kernels/base/weight_format.hpp"
+#include "parallel/comm/injection.hpp"
 #include "parallel/parallel_options.hpp"
 #include "runtime/config/model_config.hpp"
 
@@ -27,7 +29,6 @@ struct ParallelConfig {
 };
 
 enum class DeviceChoice : uint8_t { automatic, cuda, cpu, sim };
-enum class Layout : uint8_t { automatic, mpi };  // which links the ranks use
 
 // The cluster that is simulated, or that a real run is held against.
 struct ClusterConfig {
@@ -64,14 +65,6 @@ struct SamplingConfig {
   bool operator==(const SamplingConfig&) const = default;
 };
 
-// Test aid: the rank sleeps delay_us before every `every`-th of its all-reduces.
-struct DelayInjection {
-  int rank = 0;
-  int64_t delay_us = 0;
-  int64_t every = 1;
-  bool operator==(const DelayInjection&) const = default;
-};
-
 // Paths; "-" is standard output.
 struct OutputConfig {
   std::optional<std::string> json;
@@ -92,16 +85,18 @@ struct RunConfig {
   ParallelConfig parallel;
   DeviceChoice device = DeviceChoice::automatic;
   Layout layout = Layout::automatic;
+  bool cuda_graphs = true;        // decode steps of GPUs are captured and replayed
+  bool allow_shared_gpu = false;  // several ranks may use one GPU
   ClusterConfig cluster;
   WorkloadConfig workload;
-  std::optional<DType> weight_dtype;  // BF16 or F32; as stored when not given
-  DType compute_dtype = DType::BF16;  // or F32
+  std::optional<WeightFormat> weight_format;  // as stored when not given
+  DType compute_dtype = DType::BF16;          // or F32
   SamplingConfig sampling;
   int warmup = 2;
   int repeats = 5;
   CheckMode check = CheckMode::layers;
   OutputConfig output;
-  std::vector<DelayInjection> inject;
+  std::vector<Injection> inject;
   double timeout_s = 120;
   std::optional<int> threads;              // per rank; by affinity when not given
   int64_t kv_block_size = 16;              // tokens
@@ -109,6 +104,9 @@ struct RunConfig {
   bool deterministic = false;  // only reductions of a fixed order; repeats are held to it
   bool operator==(const RunConfig&) const = default;
 };
+
+// What --weight-dtype asked for: "auto", "bf16", "f32", "int8", "int4", "fp8".
+std::string_view weight_dtype_name(const std::optional<WeightFormat>& format);
 
 // A stable JSON text of everything that decides what is run and measured (output paths and
 // --quiet do not): equal texts mean equal configurations. The record's config_hash is over it.

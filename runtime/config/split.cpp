@@ -85,7 +85,7 @@ std::optional<std::string> why_heads_do_not_divide(const ModelConfig& config,
 }
 
 std::optional<std::string> why_no_share(const char* what, int64_t width, int tp, int64_t block) {
-  if (width == 0 || width / block >= tp) return std::nullopt;
+  if (width == 0 || (width + block - 1) / block >= tp) return std::nullopt;
   return fmt::format(
       "{} of {} has no share for each of {} ranks (blocks of {})", what, width, tp, block);
 }
@@ -189,6 +189,14 @@ std::optional<std::string> why_illegal_tp(const ModelConfig& config,
                                           int64_t weight_block,
                                           int ep) {
   return why_illegal_tp(config, distinct_shapes(config), tp, weight_block, ep);
+}
+
+bool exchanges_tokens(const ParallelConfig& parallel, const Mesh& mesh) {
+  if (mesh.ep == 1) return false;
+  if (parallel.expert_exchange != ExpertExchange::automatic) {
+    return parallel.expert_exchange == ExpertExchange::all_to_all;
+  }
+  return mesh.ep != mesh.tp;
 }
 
 std::vector<int> legal_tp(const ModelConfig& config, int64_t weight_block, int ep) {

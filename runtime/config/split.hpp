@@ -41,6 +41,9 @@ std::optional<std::string> why_illegal(const ModelConfig& config,
                                        const ParallelConfig& parallel,
                                        int64_t weight_block);
 
+// Whether experts are reached by all-to-all; else tokens stay where they are.
+bool exchanges_tokens(const ParallelConfig& parallel, const Mesh& mesh);
+
 // All legal tp degrees of a model, ascending.
 std::vector<int> legal_tp(const ModelConfig& config, int64_t weight_block, int ep = 1);
 

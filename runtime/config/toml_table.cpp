@@ -56,6 +56,21 @@ std::optional<std::string> TomlTable::find_string(std::string_view key) const {
   return find_as<std::string>(key, "a string");
 }
 
+std::vector<std::string> TomlTable::find_strings(std::string_view key) const {
+  const toml::node* node = find(key);
+  if (node == nullptr) return {};
+  const toml::array* array = node->as_array();
+  if (array == nullptr) fail_at(key, fmt::format("{} must be a list of strings", key));
+  std::vector<std::string> strings;
+  strings.reserve(array->size());
+  for (const toml::node& item : *array) {
+    const auto text = item.value_exact<std::string>();
+    if (!text) fail_at(key, fmt::format("{} must be a list of strings", key));
+    strings.push_back(*text);
+  }
+  return strings;
+}
+
 const toml::table* TomlTable::find_table(std::string_view key) const {
   const toml::node* node = find(key);
   if (node != nullptr && !node->is_table()) fail_at(key, fmt::format("{} must be a table", key));

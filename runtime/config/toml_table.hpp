@@ -11,6 +11,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "kernels/base/errors.hpp"
 
@@ -57,6 +58,7 @@ class TomlTable {
   std::optional<int64_t> find_int(std::string_view key) const;
   std::optional<double> find_number(std::string_view key) const;
   std::optional<std::string> find_string(std::string_view key) const;
+  std::vector<std::string> find_strings(std::string_view key) const;  // empty: there is none
   const toml::table* find_table(std::string_view key) const;
 
   int64_t get_int(std::string_view key) const { return required(key, find_int(key)); }

@@ -75,6 +75,7 @@ bool repeats_agree(const Breakdown& breakdown) {
 
 void add_labels(const Breakdown& breakdown, RunRecord& record) {
   if (!repeats_agree(breakdown)) add_label(record, "repeats differ: bytes are of the first");
+  for (const std::string& label : counter_labels(record.device_counters)) add_label(record, label);
   for (const PhaseRecord& phase : record.phases) {
     if (phase.cache_resident) add_label(record, "cache-resident");
     if (phase.mbu && *phase.mbu > 1.0) {
@@ -102,7 +103,7 @@ void add_labels(const Breakdown& breakdown, RunRecord& record) {
     }
     for (const CollectiveRecord& collective : phase.collectives) {
       if (collective.unresolved > 0) {
-        add_label(record, "clock error: waits between hosts below it are counted as wire");
+        add_label(record, "clock error: waits below it are counted as wire");
       }
     }
   }
@@ -149,6 +150,7 @@ RunRecord analyse(const AnalysisInput& input) {
     record.phases.push_back(std::move(phase));
   }
   add_instrument_overhead(breakdown, record);
+  add_device_counters(breakdown, record);
   add_labels(breakdown, record);
   return record;
 }

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -50,6 +51,9 @@ struct AnalysisInput {
   std::vector<GenerationTiming> timed;  // [repeats]
   std::vector<RankPeaks> peaks;         // [world_size], by rank
   std::map<Axis, std::string> transports;
+  std::map<Axis, std::string> host_transports;  // of communicators of host tensors
+  // [world_size], by rank: of the timed repeats; empty, or nullopt for devices that have none.
+  std::vector<std::optional<DeviceCounters>> counters = {};
 };
 
 // Throws Error if a figure cannot be right: timelines that do not match, events of one rank that

@@ -126,6 +126,18 @@ Part part_without_plan(const Coordinates& c, bool pipelined) {
   return pipelined ? Part::bubble : Part::wait;
 }
 
+// A host's stamps and a device's are of two clocks: where they say that one piece began before the
+// one before it ended, by less than they are known, it began then.
+void settle_overlaps(std::vector<Piece>& pieces, int64_t stamp_error_ns) {
+  for (size_t i = 1; i < pieces.size(); ++i) {
+    const int64_t overlap_ns = pieces[i - 1].end_ns - pieces[i].begin_ns;
+    if (overlap_ns <= 0 || overlap_ns > stamp_error_ns) continue;
+    pieces[i].begin_ns += overlap_ns;
+    pieces[i].end_ns = std::max(pieces[i].end_ns, pieces[i].begin_ns);
+  }
+  std::erase_if(pieces, [](const Piece& piece) { return piece.begin_ns == piece.end_ns; });
+}
+
 bool earlier(const Piece& a, const Piece& b) { return a.begin_ns < b.begin_ns; }
 
 // The pieces up to `sorted` are in order; those after it were stamped one after the other, so that
@@ -167,6 +179,7 @@ std::vector<Piece> attribute(const RankTimeline& timeline,
     add_op(pieces, timeline.ops[i].op, static_cast<int32_t>(i), roof);
   }
   merge_by_time(pieces, n_comms);
+  settle_overlaps(pieces, timeline.stamp_error_ns);
   check_order(timeline, pieces);
   const size_t n_busy = pieces.size();
   const std::vector<Piece> waits =

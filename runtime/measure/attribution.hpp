@@ -75,7 +75,7 @@ void check_order(const RankTimeline& timeline, std::span<const Piece> pieces);
 //   bubble on the pp axis (a stage without work); then interconnect. A group of one: overhead.
 // - where the rank had no plan to work on (StepEvent) and no event covers it: overhead on the rank
 //   that schedules its replica, bubble elsewhere in a pipeline, else wait.
-// Throws Error if events overlap.
+// Throws Error if events overlap by more than RankTimeline::stamp_error_ns.
 std::vector<Piece> attribute(const RankTimeline& timeline,
                              std::span<const CommTiming> timings,
                              const Roof& roof,

@@ -71,5 +71,7 @@ void add_phase_timing(const AnalysisInput& input, PhaseRecord& phase);
 // mfu, mbu, roofline, memory_domains: bytes and FLOPs against the peaks over the timed step.
 void add_efficiency(const AnalysisInput& input, PhaseRecord& phase, RunRecord& record);
 std::vector<PeakRecord> peak_records(const AnalysisInput& input);
+// device_counters and energy.
+void add_device_counters(const Breakdown& breakdown, RunRecord& record);
 
 }  // namespace testbed

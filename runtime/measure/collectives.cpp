@@ -5,12 +5,13 @@
 #include <tuple>
 
 #include "runtime/measure/breakdown.hpp"
+#include "runtime/measure/bus_factor.hpp"
 
 namespace testbed {
 
 namespace {
 
-using Kind = std::tuple<std::string, Axis, Site, CommAlgorithm>;
+using Kind = std::tuple<std::string, Axis, bool, Site, CommAlgorithm>;  // bool: host
 using Group = std::pair<int64_t, int64_t>;  // group id, or source and target of messages
 
 struct GroupSum {
@@ -100,13 +101,17 @@ void add_member(const Breakdown& breakdown, const CommCall::Member& member, Kind
 // What the call made its most patient rank wait: the last one, who does not wait, is not averaged
 // in.
 void add_wait(const Breakdown& breakdown, const CommCall& call, KindSum& kind) {
+  const CommCall::Member* first = nullptr;
   int64_t longest_ns = 0;
   for (const CommCall::Member& member : call.members) {
     const auto event = static_cast<size_t>(member.event);
     if (event_of(breakdown, member).comm.op == CommOp::send) continue;
-    if (breakdown.comms.timings[static_cast<size_t>(member.rank)][event].unresolved) return;
+    if (first == nullptr || member.arrival_ns < first->arrival_ns) first = &member;
     longest_ns = std::max(longest_ns, breakdown.rank(member.rank).comm_blocked_ns[event]);
   }
+  if (first == nullptr) return;  // a message that nobody received
+  const auto& timings = breakdown.comms.timings[static_cast<size_t>(first->rank)];
+  if (timings[static_cast<size_t>(first->event)].unresolved) return;
   kind.wait_us.push_back(ns_to_us(longest_ns));
 }
 
@@ -160,18 +165,6 @@ std::vector<LateRank> latest_of(const KindSum& kind) {
   return latest;
 }
 
-// busbw / algbw, as nccl-tests has it: what each link of an ideal algorithm would carry.
-std::optional<double> bus_factor(std::string_view op, int n) {
-  const double size = n;
-  if (n < 2) return std::nullopt;
-  if (op == "all_reduce") return 2.0 * (size - 1.0) / size;
-  if (op == "all_gather" || op == "reduce_scatter" || op == "all_to_all") {
-    return (size - 1.0) / size;
-  }
-  if (op == "send_recv" || op == "broadcast") return 1.0;
-  return std::nullopt;
-}
-
 void add_bandwidth(CollectiveRecord& record, double mean_payload_bytes) {
   if (record.n < 2 || record.wire_us.median <= 0.0 || mean_payload_bytes <= 0.0) return;
   // Rows, their routing and their results: no bandwidth is common to them.
@@ -185,16 +178,18 @@ CollectiveRecord record_of(const Breakdown& breakdown,
                            Phase phase,
                            const Kind& name,
                            const KindSum& kind) {
-  const auto& [op, axis, site, algorithm] = name;
+  const auto& [op, axis, host, site, algorithm] = name;
   CollectiveRecord record;
   record.op = op;
   record.axis = axis_name(axis);
   record.site = site_name(site);
   record.algorithm = algorithm_name(algorithm);
-  const auto transport = breakdown.input.transports.find(axis);
-  record.transport = kind.n == 1                                     ? "none"
-                     : transport == breakdown.input.transports.end() ? "unknown"
-                                                                     : transport->second;
+  const std::map<Axis, std::string>& transports =
+      host ? breakdown.input.host_transports : breakdown.input.transports;
+  const auto transport = transports.find(axis);
+  record.transport = kind.n == 1                     ? "none"
+                     : transport == transports.end() ? "unknown"
+                                                     : transport->second;
   record.n = kind.n;
   record.calls = kind.calls;
   record.groups = static_cast<int64_t>(kind.groups.size());
@@ -236,7 +231,8 @@ std::vector<CollectiveRecord> collectives_of(const Breakdown& breakdown, Phase p
     if (!in_phase(event.scope, phase)) continue;
     const std::string op =
         is_message(event.comm) ? "send_recv" : std::string(comm_op_name(event.comm.op));
-    KindSum& kind = kinds[{op, event.comm.axis, event.scope.site, event.comm.algorithm}];
+    KindSum& kind =
+        kinds[{op, event.comm.axis, event.comm.host, event.scope.site, event.comm.algorithm}];
     add_call(breakdown, call, phase, kind);
   }
   std::vector<CollectiveRecord> records;

@@ -12,10 +12,11 @@ namespace testbed {
 
 namespace {
 
-// Op (send for both ends of a message), axis, group or source, target (-1 for a collective),
-// sequence, payload. Hidden states and sampled ids travel on two communicators of one axis, each
-// with its own sequence: the payload parts them. Of an all-to-all each rank sends another payload.
-using Key = std::tuple<CommOp, Axis, int64_t, int64_t, int64_t, int64_t>;
+// Op (send for both ends of a message), axis, host, group or source, target (-1 for a collective),
+// sequence, payload. Simulated hidden states and sampled ids travel on two communicators of one
+// axis, each with its own sequence: the payload parts them. Of an all-to-all each rank sends
+// another payload.
+using Key = std::tuple<CommOp, Axis, bool, int64_t, int64_t, int64_t, int64_t>;
 constexpr int64_t any_payload = -1;
 
 bool is_message(CommOp op) { return op == CommOp::send || op == CommOp::recv; }
@@ -28,12 +29,13 @@ int world_rank(const Mesh& mesh, const CommRecord& record, int rank_in_group) {
 Key key_of(const Mesh& mesh, int rank, const CommRecord& record) {
   if (!is_message(record.op)) {
     const int64_t payload = record.op == CommOp::all_to_all ? any_payload : record.payload_bytes;
-    return {record.op, record.axis, record.group_id, -1, record.sequence, payload};
+    return {record.op, record.axis, record.host, record.group_id, -1, record.sequence, payload};
   }
   const int peer = world_rank(mesh, record, record.peer);
   const bool sends = record.op == CommOp::send;
   return {CommOp::send,
           record.axis,
+          record.host,
           sends ? rank : peer,
           sends ? peer : rank,
           record.sequence,
@@ -67,6 +69,7 @@ CommTiming timing_of(std::span<const RankTimeline> timelines,
   for (const CommCall::Member& member : call.members) {
     if (member.arrival_ns > last->arrival_ns) last = &member;
   }
+  if (last == &mine) return {.ready_ns = mine.arrival_ns - own.clock_offset_ns};
   const int64_t error_ns = clock_error_ns(own, timelines[static_cast<size_t>(last->rank)]);
   const int64_t late_ns = last->arrival_ns - mine.arrival_ns;
   if (late_ns < error_ns) {
@@ -78,7 +81,8 @@ CommTiming timing_of(std::span<const RankTimeline> timelines,
 }  // namespace
 
 int64_t clock_error_ns(const RankTimeline& a, const RankTimeline& b) {
-  return a.host == b.host ? 0 : a.clock_error_ns + b.clock_error_ns;
+  const int64_t of_hosts = a.host == b.host ? 0 : a.clock_error_ns + b.clock_error_ns;
+  return of_hosts + a.stamp_error_ns + b.stamp_error_ns;
 }
 
 MatchedComms match_comms(std::span<const RankTimeline> timelines, const Mesh& mesh) {

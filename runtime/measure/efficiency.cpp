@@ -64,7 +64,7 @@ void add_mfu(PhaseRecord& phase, double seconds, double peak_flops, bool oversub
   }
   throw Error(ExitCode::runtime_failure,
               fmt::format("MFU above 100 %: {} makes {:.4g} model FLOP/s on devices whose dense "
-                          "peak was measured as {:.4g} FLOP/s: the peak was under-measured",
+                          "peak is taken to be {:.4g} FLOP/s: the peak is wrong",
                           phase_name(phase.phase),
                           achieved,
                           peak_flops));

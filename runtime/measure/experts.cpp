@@ -3,13 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <map>
 #include <numeric>
 #include <tuple>
 
 #include "kernels/base/check.hpp"
 #include "kernels/base/errors.hpp"
+#include "kernels/base/routing.hpp"
 #include "runtime/measure/breakdown.hpp"
 
 namespace testbed {
@@ -31,12 +31,11 @@ struct Pass {
   std::vector<int64_t> tokens_per_expert;
 };
 
-// The ranks of a stage in whole tp groups and whole expert groups.
+// Neighbours in whole tp groups and whole expert groups; both divide a stage.
 int pool_of(const Mesh& mesh, int rank) {
   const int size = std::lcm(mesh.tp, mesh.ep);
   CHECK(size > 0);
-  const int pools = (mesh.stage_size() + size - 1) / size;
-  return rank / mesh.stage_size() * pools + rank % mesh.stage_size() / size;
+  return rank / size;
 }
 
 // A layer, over the passes of one repeat.
@@ -47,13 +46,6 @@ struct LayerSum {
   double touched_uniform = 0.0;
   int64_t weight_bytes = 0;
 };
-
-// E (1 - (1 - k/E)^B): how many of E experts B tokens touch that choose k each, evenly.
-double uniform_touched(const ExpertsDescription& experts, int64_t n_tokens) {
-  const auto n_experts = static_cast<double>(experts.n_experts);
-  const double missed_by_one = 1.0 - static_cast<double>(experts.top_k) / n_experts;
-  return n_experts * (1.0 - std::pow(missed_by_one, static_cast<double>(n_tokens)));
-}
 
 void check_event(const RankTimeline& timeline,
                  const ExpertEvent& pass,
@@ -91,7 +83,8 @@ void add_pass(const Pass& pass, const ExpertsDescription& experts, LayerSum& lay
     layer.tokens_per_expert[e] += pass.tokens_per_expert[e];
     if (pass.tokens_per_expert[e] > 0) ++layer.touched;
   }
-  layer.touched_uniform += uniform_touched(experts, pass.n_tokens);
+  layer.touched_uniform +=
+      expected_experts(experts.n_experts, experts.top_k, static_cast<double>(pass.n_tokens));
 }
 
 std::map<int32_t, LayerSum> sums_of(const Breakdown& breakdown, Phase phase) {

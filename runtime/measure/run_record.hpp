@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/measure/device_counters.hpp"
 #include "runtime/measure/statistics.hpp"
 #include "runtime/measure/timeline.hpp"
 
@@ -358,6 +359,8 @@ struct RunRecord {
   std::optional<double> instrument_overhead;
   std::vector<PeakRecord> peaks;
   std::vector<ClockRecord> clocks;
+  std::vector<DeviceCountersRecord> device_counters;  // of the ranks whose device has some
+  std::optional<EnergyRecord> energy;
 
   const PhaseRecord* phase(Phase which) const;  // nullptr if it did not occur
 };

@@ -80,6 +80,7 @@ void code_all(Coder& coder, T& timeline) {
   coder.value(timeline.coordinates);
   coder.value(timeline.clock_offset_ns);
   coder.value(timeline.clock_error_ns);
+  coder.value(timeline.stamp_error_ns);
   coder.list(timeline.host);
   coder.list(timeline.steps);
   coder.list(timeline.ops);
@@ -93,6 +94,28 @@ void code_all(Coder& coder, T& timeline) {
 }
 
 }  // namespace
+
+void Timeline::resolve(const std::function<int64_t(int64_t)>& time_of) {
+  for (StepEvent& step : data_.steps) {
+    for (int64_t* stamp : {&step.begin_ns, &step.plan_ns, &step.work_end_ns, &step.end_ns}) {
+      *stamp = time_of(*stamp);
+    }
+  }
+  for (OpEvent& event : data_.ops) {
+    event.op.begin_ns = time_of(event.op.begin_ns);
+    event.op.end_ns = time_of(event.op.end_ns);
+  }
+  for (CommEvent& event : data_.comms) {
+    CommRecord& comm = event.comm;
+    for (int64_t* stamp : {&comm.post_begin_ns,
+                           &comm.post_end_ns,
+                           &comm.wait_begin_ns,
+                           &comm.wait_end_ns,
+                           &comm.arrived_ns}) {
+      *stamp = time_of(*stamp);
+    }
+  }
+}
 
 Bytes serialise(const RankTimeline& timeline) {
   Writer writer;

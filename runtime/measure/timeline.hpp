@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -81,6 +82,7 @@ struct RankTimeline {
   std::string host;
   int64_t clock_offset_ns = 0;
   int64_t clock_error_ns = 0;  // bound of the offset's error; 0 on rank 0's host
+  int64_t stamp_error_ns = 0;  // of the device's stamps against the host's clock
   std::vector<StepEvent> steps;
   std::vector<OpEvent> ops;
   std::vector<CommEvent> comms;
@@ -107,6 +109,8 @@ class Timeline final : public CostSink, public CommSink {
     event.scope = scope_;
     data_.experts.push_back(std::move(event));
   }
+  // Replaces all stamps by the times they stand for (Device::stamp_ns).
+  void resolve(const std::function<int64_t(int64_t)>& time_of);
   Scope& scope() { return scope_; }
   RankTimeline& data() { return data_; }
 

@@ -1,5 +1,7 @@
 #include "runtime/model/attention.hpp"
 
+#include <array>
+
 #include "parallel/ring_attention.hpp"
 #include "runtime/model/context_parallel.hpp"
 
@@ -31,7 +33,9 @@ void attend(StepContext& context,
     device.attention(q, kv, params(sequences), part, lse);
   };
   if (context.rows.cp_use == CpUse::none) {
-    AttentionParams whole = params(context.rows.sequences[kv_group(context, view.kv_layer)]);
+    const size_t group = kv_group(context, view.kv_layer);
+    AttentionParams whole = params(context.rows.sequences[group]);
+    whole.id = static_cast<int64_t>(group) + 1;
     whole.sinks = view.sinks;
     device.attention(q, context.kv.view(view.kv_layer), whole, out);
     return;
@@ -39,26 +43,33 @@ void attend(StepContext& context,
   attend_over_cp(context, view.kv_layer, partial, {out, view.sinks});
 }
 
-void Attention::write_keys(StepContext& context,
-                           const RopeTable& rope,
-                           int64_t layer,
-                           TensorView h) const {
+// q, k and v [m, heads, dim] of h, in one go; k and v are empty where another layer's are read.
+Attention::Projected Attention::project(StepContext& context, TensorView h) const {
   Device& device = context.device;
-  const Workspace::Frame frame(context.workspace);
-  const KeyValueProjection& project = *key_value;
-  const auto take = [&](int64_t dim) {
-    return context.workspace.take(device.compute_dtype(), {h.n_rows(), heads.kv_heads.size(), dim});
+  const int64_t m = h.n_rows();
+  const auto take = [&](int64_t n_heads, int64_t dim) {
+    return context.workspace.take(device.compute_dtype(), {m, n_heads, dim});
   };
-  const TensorView k = take(shape.head_dim);
-  const TensorView v = take(shape.v_dim);
-  project.wk.forward(device, h, k);
-  if (project.wv) {
-    project.wv->forward(device, h, v);
-  } else {
-    device.copy_columns(k, 0, shape.head_dim, v, 0);
+  Projected all{.q = take(heads.heads.size(), shape.head_dim)};
+  std::array<LinearOperands, 3> products{wq.operands(all.q)};
+  size_t n_products = 1;
+  if (key_value) {
+    const int64_t n_kv_heads = heads.kv_heads.size();
+    all.k = take(n_kv_heads, shape.head_dim);
+    all.v = take(n_kv_heads, shape.v_dim);
+    products[n_products++] = key_value->wk.operands(all.k);
+    if (key_value->wv) products[n_products++] = key_value->wv->operands(all.v);
   }
-  if (!project.k_norm.empty()) device.head_norm(k, project.k_norm, norm_eps);
-  if (project.norms_v) device.head_norm(v, {}, norm_eps);
+  device.linear_group(h, std::span(products).first(n_products));
+  return all;
+}
+
+void Attention::write_keys(
+    StepContext& context, const RopeTable& rope, int64_t layer, TensorView k, TensorView v) const {
+  Device& device = context.device;
+  if (!key_value->wv) device.copy_columns(k, 0, shape.head_dim, v, 0);
+  if (!key_value->k_norm.empty()) device.head_norm(k, key_value->k_norm, norm_eps);
+  if (key_value->norms_v) device.head_norm(v, {}, norm_eps);
   device.rope(k, context.rows.positions, frequencies_of(rope));
   device.write_kv(k, v, context.kv.view(layer), context.rows.slots[kv_group(context, layer)]);
 }
@@ -71,11 +82,10 @@ void Attention::forward(StepContext& context,
   Device& device = context.device;
   const int64_t m = h.n_rows();
   const int64_t n_heads = heads.heads.size();
-  const TensorView q = context.workspace.take(device.compute_dtype(), {m, n_heads, shape.head_dim});
-  wq.forward(device, h, q);
+  const auto [q, k, v] = project(context, h);
   if (!q_norm.empty()) device.head_norm(q, q_norm, norm_eps);
   device.rope(q, context.rows.positions, frequencies_of(rope));
-  if (key_value) write_keys(context, rope, layer, h);
+  if (key_value) write_keys(context, rope, layer, k, v);
 
   const TensorView o = context.workspace.take(device.compute_dtype(), {m, n_heads, shape.v_dim});
   attend(context,

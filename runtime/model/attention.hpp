@@ -50,7 +50,14 @@ struct Attention {
                TensorView partial) const;
 
  private:
-  void write_keys(StepContext& context, const RopeTable& rope, int64_t layer, TensorView h) const;
+  struct Projected {
+    TensorView q;  // [m, n_heads_local, head_dim]
+    TensorView k;  // [m, n_kv_heads_local, head_dim]
+    TensorView v;  // [m, n_kv_heads_local, v_dim]
+  };
+  Projected project(StepContext& context, TensorView h) const;
+  void write_keys(
+      StepContext& context, const RopeTable& rope, int64_t layer, TensorView k, TensorView v) const;
 };
 
 // q [m, n_heads, head_dim] over the cached tokens of the layer, out [m, n_heads, v_dim]: on this

@@ -20,14 +20,19 @@ NormWeight BlockBuilder::norm(const std::string& name, int64_t n) {
   return weight;
 }
 
+ReplicatedLinear BlockBuilder::replicated(WeightMatrix weight, const std::string& name, bool bias) {
+  const int64_t n_rows = weight.n_rows();
+  ReplicatedLinear linear(std::move(weight),
+                          bias ? reader_.vector(name + ".bias", all(n_rows)) : Tensor{});
+  if (position_.tp_rank != 0) linear.set_replica();
+  return linear;
+}
+
 ReplicatedLinear BlockBuilder::replicated(const std::string& name,
                                           int64_t rows,
                                           int64_t cols,
                                           bool bias) {
-  ReplicatedLinear linear(reader_.matrix({{name + ".weight", all(rows), all(cols)}}),
-                          bias ? reader_.vector(name + ".bias", all(rows)) : Tensor{});
-  if (position_.tp_rank != 0) linear.set_replica();
-  return linear;
+  return replicated(reader_.matrix({{name + ".weight", all(rows), all(cols)}}), name, bias);
 }
 
 ColumnParallelLinear BlockBuilder::column_parallel(const std::string& name,
@@ -102,15 +107,17 @@ Attention BlockBuilder::attention(const std::string& prefix,
 // The expansion of the latent, once more in the two forms that decoding multiplies by.
 void BlockBuilder::absorb(const std::string& name, LatentAttention& a) {
   const MlaConfig& mla = a.mla;
+  constexpr const char* unquantised_name = "kv_b_proj";
   const int64_t both = mla.nope_dim + mla.v_dim;
   const IndexRange latent = all(mla.kv_lora_rank);
-  a.wkv_b = reader_.matrix({{name, times(a.heads, both), latent}});
+  a.wkv_b = reader_.plain_matrix({name, times(a.heads, both), latent}, unquantised_name);
   a.absorb_k.reserve(static_cast<size_t>(a.heads.size()));
   a.absorb_v.reserve(static_cast<size_t>(a.heads.size()));
   for (int64_t head = a.heads.begin; head < a.heads.end; ++head) {
     const int64_t first = head * both;
     a.absorb_k.push_back(reader_.transposed({name, {first, first + mla.nope_dim}, latent}));
-    a.absorb_v.push_back(reader_.matrix({{name, {first + mla.nope_dim, first + both}, latent}}));
+    a.absorb_v.push_back(reader_.plain_matrix({name, {first + mla.nope_dim, first + both}, latent},
+                                              unquantised_name));
   }
 }
 
@@ -137,10 +144,13 @@ LatentAttention BlockBuilder::latent_attention(const std::string& prefix, int64_
   return a;
 }
 
+IndexRange BlockBuilder::columns_of_rank(const std::string& name, int64_t n) const {
+  return split_range(n, position_.tp, position_.tp_rank, reader_.column_granularity(name));
+}
+
 GatedMlp BlockBuilder::mlp(const std::string& prefix, int64_t d_ff, bool with_bias) {
   // Columns of the down projection are cut on quantisation blocks (D4), so gate and up are too.
-  const IndexRange ff = split_range(
-      d_ff, position_.tp, position_.tp_rank, reader_.block_elements(prefix + "down_proj.weight"));
+  const IndexRange ff = columns_of_rank(prefix + "down_proj.weight", d_ff);
   Tensor bias;
   if (with_bias) {
     bias = reader_.vectors({prefix + "gate_proj.bias", prefix + "up_proj.bias"}, ff);
@@ -157,7 +167,12 @@ Router BlockBuilder::router(const std::string& prefix) {
   Router router;
   router.rule = moe.routing;
   router.n_experts = moe.n_experts;
-  router.gate = replicated(prefix + "gate", moe.n_experts, config_.d_model, moe.router_bias);
+  // The choice of experts is not worth its few bytes.
+  router.gate = replicated(
+      reader_.plain_matrix({prefix + "gate.weight", all(moe.n_experts), all(config_.d_model)},
+                           "router gates"),
+      prefix + "gate",
+      moe.router_bias);
   if (moe.selection_bias) {
     router.selection_bias =
         reader_.vector(prefix + "gate.e_score_correction_bias", all(moe.n_experts));
@@ -178,7 +193,7 @@ LocalExperts BlockBuilder::local_experts(const std::string& prefix) {
   const MoeConfig& moe = *config_.moe;
   const bool whole = position_.ep > 1;
   const IndexRange ff =
-      whole ? all(moe.d_ff) : split_range(moe.d_ff, position_.tp, position_.tp_rank);
+      whole ? all(moe.d_ff) : columns_of_rank(prefix + "experts.0.down_proj.weight", moe.d_ff);
   LocalExperts experts;
   experts.held = experts_of_rank(moe.n_experts, position_.ep, position_.ep_rank);
   experts.activation = config_.activation;

@@ -26,6 +26,9 @@ class BlockBuilder {
                                        IndexRange rows,
                                        int64_t n_cols,
                                        bool bias);
+  ReplicatedLinear replicated(WeightMatrix weight, const std::string& name, bool bias);
+  // A tp rank's share of a width n, by which this matrix's columns are cut.
+  IndexRange columns_of_rank(const std::string& name, int64_t n) const;
   RowParallelLinear row_parallel(const std::string& name, IndexRange cols, bool bias);
   BlockNorms norms(const std::string& prefix, const LayerShape& shape);
   Attention attention(const std::string& prefix, int64_t layer, const LayerShape& shape);

@@ -12,14 +12,9 @@ std::span<const float> values_f32(const Tensor& x, int64_t first, int64_t n) {
   return {x.as<float>() + first, static_cast<size_t>(n)};
 }
 
-// All rows of a decoding microbatch are on every cp rank; the first one's count.
-bool are_copies(const StepContext& context) {
-  return context.rows.cp_use == CpUse::merge && context.groups.cp.rank() > 0;
-}
-
 // Of the ranks that route the same tokens one reports them.
 bool is_first_copy(const StepContext& context) {
-  return context.groups.tp.rank() == 0 && !are_copies(context);
+  return context.groups.tp.rank() == 0 && !context.rows.are_copies;
 }
 
 // What a device without data draws by: another choice in every layer.
@@ -36,9 +31,8 @@ void GatedMlp::forward(StepContext& context, TensorView h, TensorView partial) c
   const Workspace::Frame frame(context.workspace);
   const int64_t m = h.n_rows();
   const TensorView both = context.workspace.take(device.compute_dtype(), {m, gate_up.n_local()});
-  gate_up.forward(device, h, both);
   const TensorView act = context.workspace.take(device.compute_dtype(), {m, gate_up.n_local() / 2});
-  device.gated_activation(activation, both, act);
+  gate_up.forward_gated(device, h, activation, both, act);
   down.forward(device, act, partial);
 }
 
@@ -66,7 +60,7 @@ TensorView MoeMlp::exchange(StepContext& context,
   const TensorView out = residual.take_slice();
   const ExchangeBytes bytes =
       exchange_with_experts(context.device,
-                            context.groups.ep,
+                            {context.groups.ep, context.groups.ep_host},
                             context.workspace,
                             experts,
                             router.n_experts,
@@ -102,7 +96,7 @@ TensorView MoeMlp::forward(StepContext& context,
                ids,
                weights);
   if (context.on_routed) context.on_routed(layer, ids);
-  const std::vector<uint8_t> copies(static_cast<size_t>(m), are_copies(context) ? 1 : 0);
+  const std::vector<uint8_t> copies(static_cast<size_t>(m), context.rows.are_copies ? 1 : 0);
 
   if (!all_to_all) {
     const TensorView partial = residual.take_partial();

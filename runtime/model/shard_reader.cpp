@@ -1,29 +1,61 @@
 #include "runtime/model/shard_reader.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <utility>
 
 #include "kernels/base/errors.hpp"
 
 namespace testbed {
 
 WeightMatrix ShardReader::matrix(const std::vector<Slice>& slices) {
+  const WeightFormat format = format_of(slices);
+  if (!format.is_quantised()) return stacked(slices, plain_dtype_of(slices));
+  return quantised(slices, format);
+}
+
+WeightMatrix ShardReader::table(const Slice& slice) {
+  const WeightFormat format =
+      resident_format(stored(slice).dtype, wanted_, compute_, MatrixRole::table);
+  if (!format.is_quantised()) return plain_matrix(slice, "embeddings and head");
+  if (wanted_.quantised && format != *wanted_.quantised) {
+    note(fmt::format("embeddings and head: {}", format_name(format)));
+  }
+  return quantised({slice}, format);
+}
+
+WeightMatrix ShardReader::plain_matrix(const Slice& slice, std::string_view what) {
+  const DType dtype = plain_dtype_of({slice});
+  if (wanted_.quantised) note(fmt::format("not quantised: {}, {}", what, dtype_name(dtype)));
+  return stacked({slice}, dtype);
+}
+
+WeightMatrix ShardReader::stacked(const std::vector<Slice>& slices, const WeightFormat& format) {
   int64_t n_rows = 0;
   for (const Slice& slice : slices) n_rows += slice.rows.size();
   const int64_t n_cols = slices.front().cols.size();
-  const DType dtype = dtype_of(slices);
-  bytes_ += dtype_bytes(dtype, n_rows * n_cols);
-  if (device_ == nullptr) return {n_rows, n_cols, dtype, nullptr};
-  WeightMatrix weight = device_->allocate_weight(n_rows, n_cols, dtype);
+  bytes_ += format.n_bytes(n_rows, n_cols);
+  if (device_ == nullptr) return {n_rows, n_cols, format, nullptr};
+  WeightMatrix weight = device_->allocate_weight(n_rows, n_cols, format);
   if (!loads()) return weight;
+  const std::function<void(int64_t)> loaded = [&](int64_t n) {
+    done_bytes_ += format.n_bytes(n, n_cols);
+    if (progress_ != nullptr) (*progress_)(done_bytes_, total_bytes_);
+  };
+  const MatrixLoader loader(*device_, source_, loaded);
   int64_t row = 0;
-  for (const Slice& slice : slices) row = copy(slice, weight, row);
+  for (const Slice& slice : slices) {
+    loader.load(slice, weight, row);
+    row += slice.rows.size();
+  }
   return weight;
 }
 
 WeightMatrix ShardReader::transposed(const Slice& slice) {
   const int64_t n_rows = slice.cols.size();
   const int64_t n_cols = slice.rows.size();
-  const DType dtype = dtype_of({slice});
+  const DType dtype = plain_dtype_of({slice});
   bytes_ += dtype_bytes(dtype, n_rows * n_cols);
   if (device_ == nullptr) return {n_rows, n_cols, dtype, nullptr};
   WeightMatrix weight = device_->allocate_weight(n_rows, n_cols, dtype);
@@ -51,17 +83,21 @@ Tensor ShardReader::vectors(const std::vector<std::string>& names, IndexRange ra
   if (device_ == nullptr) return {};
   Tensor out = device_->allocate(DType::F32, {n});
   if (!loads()) return out;
-  const TensorView rows = out.view().reshaped({static_cast<int64_t>(names.size()), range.size()});
+  const Tensor rows(DType::F32, {static_cast<int64_t>(names.size()), range.size()});
   for (size_t i = 0; i < names.size(); ++i) {
-    source_.read(names[i], {0, 1}, range, rows.rows(static_cast<int64_t>(i), 1));
+    source_.read(names[i], {0, 1}, range, rows.view().rows(static_cast<int64_t>(i), 1));
   }
+  device_->upload(rows, out);
   return out;
 }
 
 void ShardReader::adjust(const Tensor& vector, float factor, float addend) const {
   if (!loads()) return;
-  auto* values = vector.as<float>();
-  for (int64_t i = 0; i < vector.n_elements(); ++i) values[i] = values[i] * factor + addend;
+  const Tensor host(DType::F32, vector.shape());
+  device_->download(vector, host);
+  auto* values = host.as<float>();
+  for (int64_t i = 0; i < host.n_elements(); ++i) values[i] = values[i] * factor + addend;
+  device_->upload(host, vector);
 }
 
 float ShardReader::scalar(const std::string& name) {
@@ -71,20 +107,46 @@ float ShardReader::scalar(const std::string& name) {
   return *value.as<float>();
 }
 
-int64_t ShardReader::block_elements(const std::string& name) const {
-  const std::optional<StoredTensor> stored = source_.find(name);
-  return stored ? dtype_info(stored->dtype).block_elements : 1;
+StoredTensor ShardReader::stored(const Slice& slice) const {
+  const std::optional<StoredTensor> found = source_.find(slice.name);
+  if (!found) throw WeightsError(source_.description() + ": no tensor " + slice.name);
+  return *found;
 }
 
-DType ShardReader::dtype_of(const std::vector<Slice>& slices) {
+WeightFormat ShardReader::format_of(const std::vector<Slice>& slices) const {
+  const WeightFormat first = resident_format(stored(slices.front()).dtype, wanted_, compute_);
+  const bool alike = std::all_of(slices.begin(), slices.end(), [&](const Slice& slice) {
+    return resident_format(stored(slice).dtype, wanted_, compute_) == first;
+  });
+  if (alike) return first;
+  return wanted_.quantised.value_or(compute_);
+}
+
+WeightMatrix ShardReader::quantised(const std::vector<Slice>& slices, const WeightFormat& format) {
+  for (const Slice& slice : slices) {
+    refuse_cut_groups(slice, format);
+    const DType from = stored(slice).dtype;
+    if (native_format(from) == format) {
+      note(fmt::format("weights computed as stored: {}", dtype_name(from)));
+    } else {
+      note_conversion(from, format);
+    }
+  }
+  if (std::find(quantised_formats_.begin(), quantised_formats_.end(), format) ==
+      quantised_formats_.end()) {
+    quantised_formats_.push_back(format);
+  }
+  return stacked(slices, format);
+}
+
+DType ShardReader::plain_dtype_of(const std::vector<Slice>& slices) {
   std::optional<DType> result;
   for (const Slice& slice : slices) {
-    const std::optional<StoredTensor> stored = source_.find(slice.name);
-    if (!stored) throw WeightsError(source_.description() + ": no tensor " + slice.name);
-    const DType resident = resident_dtype(stored->dtype, wanted_, compute_);
-    if (resident != stored->dtype) note(stored->dtype, resident);
+    const DType from = stored(slice).dtype;
+    const DType resident = resident_plain_dtype(from, wanted_.plain, compute_);
+    if (resident != from) note_conversion(from, resident);
     if (result && *result != resident) {  // parts stored unlike each other
-      note(resident, DType::F32);
+      note_conversion(resident, DType::F32);
       return DType::F32;
     }
     result = resident;
@@ -92,29 +154,31 @@ DType ShardReader::dtype_of(const std::vector<Slice>& slices) {
   return *result;
 }
 
-void ShardReader::note(DType stored, DType resident) {
-  const std::string text = "weights converted: " + std::string(dtype_name(stored)) + " -> " +
-                           std::string(dtype_name(resident));
-  if (std::find(notes_.begin(), notes_.end(), text) == notes_.end()) notes_.push_back(text);
+// D4. Scales are of the whole tensor's groups.
+void ShardReader::refuse_cut_groups(const Slice& slice, const WeightFormat& format) const {
+  const int64_t n_cols = stored(slice).shape[-1];
+  const int64_t group = format.col_granularity();
+  const auto cuts = [&](int64_t col) { return col % group != 0 && col != n_cols; };
+  if (!cuts(slice.cols.begin) && !cuts(slice.cols.end)) return;
+  throw WeightsError(
+      fmt::format("{}: tensor '{}': columns [{}, {}) do not start and end on a "
+                  "group of {} of {}",
+                  source_.description(),
+                  slice.name,
+                  slice.cols.begin,
+                  slice.cols.end,
+                  group,
+                  format_name(format)));
 }
 
-int64_t ShardReader::copy(const Slice& slice, const WeightMatrix& weight, int64_t row) {
-  constexpr int64_t piece_bytes = int64_t{8} << 20;
-  const int64_t row_bytes = std::max<int64_t>(1, dtype_bytes(weight.dtype(), weight.n_cols()));
-  const int64_t piece_rows = std::max<int64_t>(16, piece_bytes / row_bytes / 16 * 16);
-  for (int64_t r = slice.rows.begin; r < slice.rows.end; r += piece_rows) {
-    const int64_t n = std::min(piece_rows, slice.rows.end - r);
-    if (staging_.dtype() != weight.dtype() || staging_.n_elements() < n * weight.n_cols()) {
-      staging_ = Tensor(weight.dtype(), {piece_rows * weight.n_cols()});
-    }
-    const TensorView rows(staging_.data(), weight.dtype(), {n, weight.n_cols()});
-    source_.read(slice.name, {r, r + n}, slice.cols, rows);
-    device_->store_rows(weight, row, rows);
-    row += n;
-    done_bytes_ += n * row_bytes;
-    if (progress_ != nullptr) (*progress_)(done_bytes_, total_bytes_);
+void ShardReader::note(std::string text) {
+  if (std::find(notes_.begin(), notes_.end(), text) == notes_.end()) {
+    notes_.push_back(std::move(text));
   }
-  return row;
+}
+
+void ShardReader::note_conversion(DType from, const WeightFormat& to) {
+  note(fmt::format("weights converted: {} -> {}", dtype_name(from), format_name(to)));
 }
 
 }  // namespace testbed

@@ -45,7 +45,10 @@ MicrobatchRows::MicrobatchRows(const MicrobatchPlan& plan,
                                int64_t block_size,
                                int cp,
                                int cp_rank)
-    : cp_use(cp_use_of(plan, cp)), slots(kv_groups.size()), sequences(kv_groups.size()) {
+    : cp_use(cp_use_of(plan, cp)),
+      are_copies(cp_use == CpUse::merge && cp_rank > 0),
+      slots(kv_groups.size()),
+      sequences(kv_groups.size()) {
   CHECK(cp >= 1 && cp_rank >= 0 && cp_rank < cp);
   reserve(plan);
   std::vector<RingSequence> ring(cp_use == CpUse::ring ? plan.sequences.size() : 0);

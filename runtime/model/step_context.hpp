@@ -5,9 +5,11 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include "kernels/device.hpp"
+#include "kernels/named_range.hpp"
 #include "kernels/workspace.hpp"
 #include "parallel/comm/communicator.hpp"
 #include "parallel/ring_plan.hpp"
@@ -17,12 +19,15 @@
 
 namespace testbed {
 
-// The communicators of one rank.
+// The communicators of one rank. Those of tensors on the device, and those of small host tensors:
+// the same ones where the device's memory is the host's.
 struct Groups {
   Communicator& tp;
   Communicator& cp;
   Communicator& ep;
   Communicator& pp;         // activations, stage to stage
+  Communicator& tp_host;    // what each rank's part of the vocabulary offers
+  Communicator& ep_host;    // how many tokens come, and their routing
   Communicator& pp_tokens;  // sampled ids, last stage to first
 };
 
@@ -46,6 +51,7 @@ class MicrobatchRows {
   int64_t n_rows() const { return static_cast<int64_t>(positions.size()); }
 
   CpUse cp_use = CpUse::none;
+  bool are_copies = false;         // the first cp rank has the same rows: they count there
   std::vector<int64_t> positions;  // [n_rows]
   std::vector<int64_t> plan_rows;  // [n_rows] index into the plan's tokens
   std::vector<uint64_t> keys;      // [n_rows] of (request, position): RoutingParams::row_keys
@@ -91,12 +97,18 @@ struct StepContext {
   std::function<void(int64_t layer, const Tensor& ids)> on_routed = {};
   // Per-layer embeddings of the rows held (gemma4): [n_held, n_layers, dim], or empty.
   TensorView per_layer_inputs = {};
+  NamedRange piece = {};  // the one at hand, for a profiler
+  int64_t layer = -1;     // where that is
+  Site site = Site::other;
 };
 
-// The next piece of the model begins: messages to other stages move on, and the timeline is told
-// its name.
+// The next piece of the model begins: messages to other stages move on, and a profiler and the
+// timeline are told its name.
 inline void enter(StepContext& context, int64_t layer, Site site) {
   if (context.groups.pp.size() > 1) context.groups.pp.progress();
+  context.piece.next(context.device, site_name(site), layer);
+  context.layer = layer;
+  context.site = site;
   if (context.timeline == nullptr) return;
   context.timeline->scope().layer = static_cast<int32_t>(layer);
   context.timeline->scope().site = site;

@@ -12,13 +12,18 @@ namespace testbed::plan {
 int64_t resident_weight_bytes(const ModelConfig& model,
                               const ShardPosition& position,
                               const NumberFormat& format) {
-  const auto source = make_random_weights(model, 0);
-  const auto planned = [&](ResidentWeights wanted) {
-    return planned_weights_bytes(*source, model, position, wanted, DType::BF16);
+  ModelConfig stored = model;  // shapes alone are asked for
+  stored.stored_dtype = DType::BF16;
+  const auto source = make_random_weights(stored, 0);
+  const auto planned = [&](const ResidentWeights& wanted) {
+    return planned_weights_bytes(*source, stored, position, wanted, DType::BF16);
   };
+  const int64_t in_bf16 = planned({PlainWeights::bf16});
+  if (format.held && format.held->is_quantised()) {
+    return planned({PlainWeights::bf16, *format.held});
+  }
   // Vectors are F32 in both, so the difference is two bytes for each value of a matrix.
-  const int64_t in_bf16 = planned(ResidentWeights::bf16);
-  const int64_t n_values = (planned(ResidentWeights::f32) - in_bf16) / 2;
+  const int64_t n_values = (planned({PlainWeights::f32}) - in_bf16) / 2;
   const int64_t vectors = in_bf16 - dtype_bytes(DType::BF16, n_values);
   return vectors + std::llround(static_cast<double>(n_values) * format.bytes_per_value);
 }
@@ -92,7 +97,7 @@ std::vector<Fit> fits_by_tp(const ModelConfig& model,
                             const StepFormats& formats,
                             int64_t memory_bytes) {
   std::vector<Fit> fits;
-  for (const int tp : legal_tp(model, 1, split.ep)) {
+  for (const int tp : legal_tp(model, formats.weights.column_granularity(), split.ep)) {
     Split other = split;
     other.tp = tp;
     if (other.n_devices() > max_devices || other.mesh().stage_size() % split.ep != 0) continue;

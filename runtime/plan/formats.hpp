@@ -1,20 +1,30 @@
-// Number formats of what-if arithmetic: bytes per value as stored, scales included, and what the
+// Number formats of what-if arithmetic: bytes per value as held, scales included, and what the
 // multiply-accumulates are then done in.
 #pragma once
 
-#include <array>
-#include <string>
+#include <optional>
 #include <string_view>
 
 #include "kernels/base/device_spec.hpp"
-#include "kernels/base/dtype.hpp"
+#include "kernels/base/weight_format.hpp"
+#include "runtime/model/model.hpp"
 
 namespace testbed::plan {
 
 struct NumberFormat {
   std::string_view name;
-  double bytes_per_value = 0.0;
+  double bytes_per_value = 0.0;  // of long rows
   MathType math = MathType::bf16;
+  // The format that the program would hold, scales counted in each row; without one it is the round
+  // number alone, for all matrices.
+  std::optional<WeightFormat> held = std::nullopt;
+
+  // Of a matrix [n, k].
+  int64_t n_bytes(int64_t n, int64_t k, MatrixRole role = MatrixRole::layer) const;
+  // What a matrix's costs are computed in: where it is not quantised, and for a round number, bf16.
+  WeightFormat counted(MatrixRole role) const;
+  // Columns of a matrix are cut at multiples of it.
+  int64_t column_granularity() const { return held ? held->col_granularity() : 1; }
 };
 
 inline constexpr NumberFormat f32_format{"f32", 4.0, MathType::f32};
@@ -31,12 +41,9 @@ inline constexpr NumberFormat int4_format{
         static_cast<double>(dtype_info(DType::Q4_0).block_elements),
     MathType::bf16};
 
-inline constexpr std::array number_formats{
-    f32_format, f16_format, bf16_format, fp8_format, int8_format, int4_format};
-
-// Throws ConfigError listing the formats.
-NumberFormat format_by_name(const std::string& name);
-// How weights that are stored so are read: block-quantised ones are expanded to bf16 on loading.
+// As the program holds and multiplies weights: quantised ones are expanded to 16 bits.
+NumberFormat number_format(const WeightFormat& format);
+// Of weights that are stored so, as they are held unless asked otherwise (runtime/model/model.hpp).
 NumberFormat format_of(DType stored);
 
 }  // namespace testbed::plan

@@ -6,22 +6,10 @@
 #include "runtime/plan/step_rows.hpp"
 
 namespace testbed::plan {
-namespace {
-
-int64_t token_bytes(const ModelConfig& model,
-                    int64_t layer,
-                    DType dtype,
-                    const ShardPosition& position) {
-  if (model.layer(layer).kv_layer != layer) return 0;
-  return dtype_bytes(dtype, cached_on_rank(model, layer, position.tp, position.tp_rank).elements());
-}
-
-}  // namespace
-
 int64_t kv_bytes_per_token(const ModelConfig& model, DType dtype, const ShardPosition& position) {
   int64_t n_bytes = 0;
   for (const int64_t layer : layers_of_rank(model, position)) {
-    n_bytes += token_bytes(model, layer, dtype, position);
+    n_bytes += stored_token_bytes(model, layer, position.tp, position.tp_rank, dtype);
   }
   return n_bytes;
 }
@@ -38,7 +26,8 @@ int64_t kv_bytes_of_sequence(const ModelConfig& model,
     const int64_t window = model.layer(layer).window;
     const auto [kept, is_new] = n_kept.try_emplace(window);
     if (is_new) kept->second = visible_tokens(last.parts(window).front().sequences.front(), window);
-    n_bytes += kept->second * token_bytes(model, layer, dtype, position);
+    n_bytes +=
+        kept->second * stored_token_bytes(model, layer, position.tp, position.tp_rank, dtype);
   }
   return n_bytes;
 }

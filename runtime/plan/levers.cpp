@@ -25,11 +25,11 @@ class Levers {
   }
 
   void bytes_per_weight(const DeviceSpec& device) {
-    for (const NumberFormat& format : number_formats) {
-      const bool fewer = format.bytes_per_value < formats_.weights.bytes_per_value;
-      if (!fewer || (format.math == MathType::fp8 && !device.peak_flops.contains(MathType::fp8))) {
-        continue;
-      }
+    using namespace weight_formats;
+    for (const WeightFormat& held :
+         {WeightFormat(DType::F16), WeightFormat(DType::BF16), int8_g32, fp8_row, int4_g32}) {
+      const NumberFormat format = number_format(held);
+      if (format.bytes_per_value >= formats_.weights.bytes_per_value) continue;
       StepFormats changed = formats_;
       changed.weights = format;
       add("bytes per weight",
@@ -64,7 +64,7 @@ class Levers {
     add("bandwidth", "memory x 2", split_, shape_, formats_, faster);
     Split doubled = split_;
     doubled.tp *= 2;
-    if (!why_illegal_tp(model_, doubled.tp, 1, doubled.ep)) {
+    if (!why_illegal_tp(model_, doubled.tp, formats_.weights.column_granularity(), doubled.ep)) {
       add("bandwidth",
           fmt::format("tp {}, links free", doubled.tp),
           doubled,

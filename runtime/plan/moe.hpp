@@ -4,10 +4,9 @@
 
 #include <cstdint>
 
-namespace testbed::plan {
+#include "kernels/base/routing.hpp"
 
-// E (1 - (1 - k/E)^B): the expected number of distinct experts that B tokens read.
-double expected_experts(int64_t n_experts, int64_t top_k, double n_tokens);
+namespace testbed::plan {
 
 // A model of which `always` bytes are read by every token and `per_expert` bytes by the tokens of
 // one expert (summed over layers).

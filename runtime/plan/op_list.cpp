@@ -1,7 +1,6 @@
 #include "runtime/plan/op_list.hpp"
 
 #include <algorithm>
-#include <cmath>
 
 #include "kernels/cost.hpp"
 
@@ -17,30 +16,28 @@ void OpList::add(std::string_view name, OpKind kind, int64_t n_rows, OpCost cost
   at->cost += cost;
 }
 
-int64_t OpList::stored_bytes(int64_t plain_bytes) const {
-  const double n_values =
-      static_cast<double>(plain_bytes) / static_cast<double>(dtype_bytes(plain, 1));
-  return std::llround(n_values * formats_.weights.bytes_per_value);
-}
-
 void OpList::linear(std::string_view name, int64_t m, const MatrixShape& w, int64_t model_rows) {
-  OpCost cost = linear_cost(m, w.n, w.k, w.replica ? 0 : w.n, plain, activation());
+  OpCost cost =
+      linear_cost(m, w.n, w.k, w.replica ? 0 : w.n, formats_.weights.counted(w.role), activation());
   if (model_rows < m) cost.model_flops = w.replica ? 0 : 2 * model_rows * w.n * w.k;
-  cost.weight_bytes = stored_bytes(cost.weight_bytes) + dtype_bytes(DType::F32, w.bias_rows);
+  cost.weight_bytes =
+      formats_.weights.n_bytes(w.n, w.k, w.role) + dtype_bytes(DType::F32, w.bias_rows);
   add(name, OpKind::linear, m, cost);
 }
 
 void OpList::grouped(
     std::string_view name, OpKind kind, int64_t m, int64_t n_matrices, const MatrixShape& w) {
-  OpCost cost = grouped_linear_cost(m, n_matrices, w.n, w.k, plain, activation());
-  cost.weight_bytes =
-      stored_bytes(cost.weight_bytes) + n_matrices * dtype_bytes(DType::F32, w.bias_rows);
+  OpCost cost =
+      grouped_linear_cost(m, n_matrices, w.n, w.k, formats_.weights.counted(w.role), activation());
+  cost.weight_bytes = n_matrices * (formats_.weights.n_bytes(w.n, w.k, w.role) +
+                                    dtype_bytes(DType::F32, w.bias_rows));
   add(name, kind, m, cost);
 }
 
 void OpList::embed(std::string_view name, int64_t m, int64_t n_gathered, int64_t width) {
-  OpCost cost = embed_cost(m, n_gathered, width, plain, activation());
-  cost.weight_bytes = stored_bytes(cost.weight_bytes);
+  OpCost cost =
+      embed_cost(m, n_gathered, width, formats_.weights.counted(MatrixRole::table), activation());
+  cost.weight_bytes = formats_.weights.n_bytes(n_gathered, width, MatrixRole::table);
   add(name, OpKind::embed, m, cost);
 }
 

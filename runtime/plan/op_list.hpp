@@ -15,6 +15,7 @@ struct MatrixShape {
   int64_t k = 0;
   int64_t bias_rows = 0;  // F32 values read with it
   bool replica = false;   // another rank's copy counts as the model's
+  MatrixRole role = MatrixRole::layer;
 };
 
 class OpList {
@@ -23,6 +24,7 @@ class OpList {
   OpList(const StepFormats& formats, bool copies) : formats_(formats), copies_(copies) {}
 
   DType activation() const { return formats_.activation; }
+  int64_t column_granularity() const { return formats_.weights.column_granularity(); }
 
   // Ops without rows do not run.
   void add(std::string_view name, OpKind kind, int64_t n_rows, OpCost cost);
@@ -43,10 +45,6 @@ class OpList {
   std::vector<PlannedOp> take() { return std::move(ops_); }
 
  private:
-  // Costs are counted in a plain type and then scaled to the bytes of the format.
-  static constexpr DType plain = DType::BF16;
-  int64_t stored_bytes(int64_t plain_bytes) const;
-
   const StepFormats& formats_;
   bool copies_;
   std::vector<PlannedOp> ops_;

@@ -18,7 +18,8 @@ namespace {
 
 void check_split(const PlanInputs& in) {
   const Mesh mesh = in.split.mesh();
-  if (const auto reason = why_illegal(in.model, mesh, {}, 1)) throw ConfigError(*reason);
+  if (const auto reason = why_illegal(in.model, mesh, {}, in.formats.weights.column_granularity()))
+    throw ConfigError(*reason);
   if (const auto reason = why_too_many_devices(mesh, in.cluster)) throw ConfigError(*reason);
   // Over cp every block and row of the batch is placed (StepRows), which takes memory.
   constexpr int64_t most_placed = int64_t{1} << 24;
@@ -91,8 +92,7 @@ StepPlanned planned(const PlanInputs& in, const StepShape& shape) {
 }
 
 int64_t embedding_bytes(const PlanInputs& in) {
-  const auto n_values = static_cast<double>(in.model.vocab_size * in.model.d_model);
-  return std::llround(n_values * in.formats.weights.bytes_per_value);
+  return in.formats.weights.n_bytes(in.model.vocab_size, in.model.d_model, MatrixRole::table);
 }
 
 void add_fits(const PlanInputs& in, PlanReport& report) {
@@ -179,6 +179,14 @@ std::vector<std::string> labels_of(const PlanReport& report) {
   }
   if (in.split.cp > 1 || in.split.ep > 1) {
     labels.push_back("what cp and ep send is not in a plan: simulate it");
+  }
+  const DType stored = in.model.stored_dtype;  // of most of a file's matrices
+  const auto held = in.formats.weights.held;
+  if (is_quantised(stored) &&
+      (held == format_of(stored).held || held == weight_formats::int4_g32)) {
+    labels.push_back(fmt::format(
+        "all matrices taken as {}: a GGUF file mixes types, simulate it for what is held",
+        in.formats.weights.name));
   }
   return labels;
 }

@@ -13,7 +13,8 @@ namespace testbed::plan {
 namespace {
 
 int64_t share_of_width(const StepParts& step, int64_t width) {
-  return split_range(width, step.position.tp, step.position.tp_rank).size();
+  return split_range(width, step.position.tp, step.position.tp_rank, step.ops.column_granularity())
+      .size();
 }
 
 int64_t slice_rows(const StepParts& step, int tp_rank, int cp_rank) {
@@ -69,10 +70,10 @@ void add_local_experts(const StepParts& step, const ExpertLoad& load, int64_t n_
 void add_router(const StepParts& step) {
   const MoeConfig& moe = *step.model.moe;
   const int64_t m = step.m();
-  step.ops.linear(
-      "router",
-      m,
-      step.replicated(moe.n_experts, step.model.d_model, moe.router_bias ? moe.n_experts : 0));
+  MatrixShape gate =
+      step.replicated(moe.n_experts, step.model.d_model, moe.router_bias ? moe.n_experts : 0);
+  gate.role = MatrixRole::plain;
+  step.ops.linear("router", m, gate);
   const int64_t n_parameters = (moe.selection_bias ? 1 : 0) + (moe.beside_mlp ? 1 : 0);
   step.ops.add(
       "route", OpKind::router, m, router_cost(m, moe.n_experts, moe.routing.top_k, n_parameters));

@@ -82,7 +82,8 @@ class LatentOps {
   }
 
   void absorbed(std::string_view name, int64_t n, int64_t k) {
-    ops_.grouped(name, OpKind::linear, m_ * n_heads_, n_heads_, {.n = n, .k = k});
+    ops_.grouped(
+        name, OpKind::linear, m_ * n_heads_, n_heads_, {.n = n, .k = k, .role = MatrixRole::plain});
   }
 
   void attend_absorbed() {
@@ -104,7 +105,9 @@ class LatentOps {
     ops_.copy("MLA copies", n_tokens, mla_.kv_lora_rank);
     ops_.linear("KV up",
                 n_tokens,
-                {.n = n_heads_ * (mla_.nope_dim + mla_.v_dim), .k = mla_.kv_lora_rank},
+                {.n = n_heads_ * (mla_.nope_dim + mla_.v_dim),
+                 .k = mla_.kv_lora_rank,
+                 .role = MatrixRole::plain},
                 n_new);
     ops_.copy("MLA copies", n_tokens, n_heads_ * mla_.nope_dim);
     ops_.copy("MLA copies", n_tokens, mla_.rope_dim, n_heads_ * mla_.rope_dim);

@@ -123,7 +123,8 @@ class StepOps {
              rows,
              copy_cost(n_own * model_.d_model, rows * model_.d_model, ops_.activation()));
     if (n_vocab == 0) return;
-    ops_.linear("head", rows, {.n = n_vocab, .k = model_.d_model}, n_own);
+    ops_.linear(
+        "head", rows, {.n = n_vocab, .k = model_.d_model, .role = MatrixRole::table}, n_own);
     if (model_.final_softcap) {
       ops_.add("softcap", OpKind::activation, rows, softcap_cost(rows * n_vocab, DType::F32));
     }

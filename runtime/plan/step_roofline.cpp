@@ -35,18 +35,7 @@ std::vector<PlannedOp> ops_of_stages(const ModelConfig& model,
 
 ShardPosition position_of(const Split& split, int stage, int rank_of_stage) {
   const Mesh mesh = split.mesh();
-  const int rank = stage * mesh.stage_size() + rank_of_stage;
-  const Coordinates at = mesh.coordinates(rank);
-  return {
-      .tp = split.tp,
-      .tp_rank = at.tp,
-      .cp = split.cp,
-      .cp_rank = at.cp,
-      .ep = split.ep,
-      .ep_rank = mesh.ep_rank(rank),
-      .experts_all_to_all = split.ep > 1 && split.ep != split.tp,  // as without --expert-exchange
-      .n_stages = split.pp,
-      .stage = stage};
+  return shard_position({}, mesh, stage * mesh.stage_size() + rank_of_stage);
 }
 
 MathType math_on(const DeviceSpec& device, MathType wanted) {

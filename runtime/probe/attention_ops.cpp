@@ -35,9 +35,11 @@ constexpr Case cases[] = {{AttentionPhase::decode, 512, 32, 8},
 struct Cache {
   Tensor k;
   Tensor v;
-  explicit Cache(DType dtype)
-      : k(synthetic_tensor(dtype, {rotated_bytes / 2 / dtype_bytes(dtype, 1)})),
-        v(synthetic_tensor(dtype, k.shape())) {}
+  explicit Cache(Device& device)
+      : k(synthetic_tensor(device,
+                           device.compute_dtype(),
+                           {rotated_bytes / 2 / dtype_bytes(device.compute_dtype(), 1)})),
+        v(synthetic_tensor(device, k.dtype(), k.shape())) {}
 };
 
 // All that an attention call refers to.
@@ -46,14 +48,13 @@ struct Bench {
   Tensor q;  // [rows, n_heads, head_dim]
   Tensor out;
   KvView kv;
-  std::vector<int32_t> blocks;  // of one run: consecutive, from `first`
+  std::vector<int32_t> blocks;  // of one run: consecutive
   std::vector<int32_t> head_to_kv;
-  int64_t first = 0;
 
-  Bench(std::shared_ptr<const Cache> memory, const Case& c, int64_t n_rows)
+  Bench(Device& device, std::shared_ptr<const Cache> memory, const Case& c, int64_t n_rows)
       : cache(std::move(memory)),
-        q(synthetic_tensor(cache->k.dtype(), {n_rows, c.n_heads, head_dim})),
-        out(cache->k.dtype(), {n_rows, c.n_heads, head_dim}),
+        q(synthetic_tensor(device, cache->k.dtype(), {n_rows, c.n_heads, head_dim})),
+        out(device.allocate(cache->k.dtype(), {n_rows, c.n_heads, head_dim})),
         kv{.k = cache->k.data(),
            .v = cache->v.data(),
            .dtype = cache->k.dtype(),
@@ -68,11 +69,11 @@ struct Bench {
       head_to_kv[static_cast<size_t>(h)] = static_cast<int32_t>(h * c.n_kv_heads / c.n_heads);
   }
 
-  void run(Device& device, const Case& c) {
+  // Each call on blocks of its own, as far as they reach.
+  void run(Device& device, const Case& c, int64_t call) {
     const auto n_own = static_cast<int64_t>(blocks.size());
-    if (first + n_own > kv.n_blocks) first = 0;
+    const int64_t first = call % (kv.n_blocks / n_own) * n_own;
     std::iota(blocks.begin(), blocks.end(), static_cast<int32_t>(first));
-    first += n_own;
     const ContiguousSequence contiguous(q.shape()[0], c.context, blocks, block_size);
     const AttentionSequence sequence = contiguous.view();
     device.attention(q,
@@ -87,13 +88,13 @@ struct Bench {
 }  // namespace
 
 std::vector<ProbeOp> attention_ops(Device& device) {
-  const auto cache = std::make_shared<const Cache>(device.compute_dtype());
+  const auto cache = std::make_shared<const Cache>(device);
   std::vector<ProbeOp> ops;
   for (const Case& c : cases) {
     const int64_t n_rows = c.phase == AttentionPhase::decode ? 1 : c.context;
     const ContiguousSequence contiguous(n_rows, c.context);
     const AttentionSequence sequence = contiguous.view();
-    const auto bench = std::make_shared<Bench>(cache, c, n_rows);
+    const auto bench = std::make_shared<Bench>(device, cache, c, n_rows);
     ops.push_back({.kind = OpKind::attention,
                    .shape = {.n_sequences = 1,
                              .n_query_rows = n_rows,
@@ -106,7 +107,7 @@ std::vector<ProbeOp> attention_ops(Device& device) {
                                            .n_heads = c.n_heads,
                                            .n_kv_heads = c.n_kv_heads,
                                            .head_dim = head_dim},
-                   .run = [&device, bench, c] { bench->run(device, c); }});
+                   .run = [&device, bench, c](int64_t call) { bench->run(device, c, call); }});
   }
   return ops;
 }

@@ -27,15 +27,16 @@ struct Bench {
   std::vector<int64_t> slots;
   KvView kv;
 
-  explicit Bench(DType dtype)
-      : residual(synthetic_tensor(dtype, {most_rows, d_model})),
-        x(synthetic_tensor(dtype, {most_rows, d_model})),
-        normed(dtype, {most_rows, d_model}),
-        norm_weight(synthetic_tensor(DType::F32, {d_model})),
-        gate_up(synthetic_tensor(dtype, {most_rows, 2 * d_ff})),
-        act(dtype, {most_rows, d_ff}),
-        k_cache(dtype, {most_rows / block_size, n_kv_heads, block_size, head_dim}),
-        v_cache(dtype, {most_rows / block_size, n_kv_heads, block_size, head_dim}) {
+  explicit Bench(Device& device) : Bench(device, device.compute_dtype()) {}
+  Bench(Device& device, DType dtype)
+      : residual(synthetic_tensor(device, dtype, {most_rows, d_model})),
+        x(synthetic_tensor(device, dtype, {most_rows, d_model})),
+        normed(synthetic_tensor(device, dtype, {most_rows, d_model})),
+        norm_weight(synthetic_tensor(device, DType::F32, {d_model})),
+        gate_up(synthetic_tensor(device, dtype, {most_rows, 2 * d_ff})),
+        act(device.allocate(dtype, {most_rows, d_ff})),
+        k_cache(device.allocate(dtype, {most_rows / block_size, n_kv_heads, block_size, head_dim})),
+        v_cache(device.allocate(dtype, k_cache.shape())) {
     for (int64_t i = 0; i < head_dim / 2; ++i)
       inv_freq.push_back(
           std::pow(500000.0, -2.0 * static_cast<double>(i) / static_cast<double>(head_dim)));
@@ -88,13 +89,15 @@ void run_swiglu(Device& device, Bench& b, int64_t m) {
 
 std::vector<ProbeOp> elementwise_ops(Device& device) {
   const DType dtype = device.compute_dtype();
-  const auto bench = std::make_shared<Bench>(dtype);
+  const auto bench = std::make_shared<Bench>(device);
   std::vector<ProbeOp> ops;
   const auto add = [&](OpKind kind, int64_t m, int64_t width, const OpCost& cost, Run run) {
     ops.push_back({.kind = kind,
                    .cost = cost,
                    .point = ElementwisePoint{.op = kind, .rows = m, .width = width},
-                   .run = [&device, bench, m, run = std::move(run)] { run(device, *bench, m); }});
+                   .run = [&device, bench, m, run = std::move(run)](int64_t /*call*/) {
+                     run(device, *bench, m);
+                   }});
   };
   for (const int64_t m : rows) {
     add(OpKind::norm, m, d_model, norm_cost(m, d_model, true, dtype), run_norm);

@@ -21,8 +21,9 @@ constexpr int64_t most_rows = 512;
 
 struct Matrices {
   std::vector<WeightMatrix> weights;
-  size_t next = 0;
-  const WeightMatrix& take() { return weights[next++ % weights.size()]; }
+  const WeightMatrix& at(int64_t call) const {
+    return weights[static_cast<size_t>(call) % weights.size()];
+  }
 };
 
 Matrices make_matrices(Device& device, const Width& width) {
@@ -49,8 +50,8 @@ struct Bench {
 
   Bench(Device& device, const Width& width, int64_t n_rows)
       : matrices(make_matrices(device, width)),
-        x(synthetic_tensor(device.compute_dtype(), {n_rows, width.k})),
-        y(device.compute_dtype(), {n_rows, width.n}) {}
+        x(synthetic_tensor(device, device.compute_dtype(), {n_rows, width.k})),
+        y(device.allocate(device.compute_dtype(), {n_rows, width.n})) {}
 };
 
 ProbeOp linear_op(Device& device,
@@ -64,9 +65,9 @@ ProbeOp linear_op(Device& device,
       .cost = linear_cost(m, width.n, width.k, width.n, dtype, dtype),
       .point =
           GemmPoint{.m = m, .n = width.n, .k = width.k, .dtype = std::string(dtype_name(dtype))},
-      .run = [&device, bench, m] {
+      .run = [&device, bench, m](int64_t call) {
         device.linear(
-            bench->x.view().rows(0, m), bench->matrices.take(), {}, bench->y.view().rows(0, m));
+            bench->x.view().rows(0, m), bench->matrices.at(call), {}, bench->y.view().rows(0, m));
       }};
 }
 

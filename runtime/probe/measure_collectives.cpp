@@ -2,64 +2,18 @@
 
 #include <algorithm>
 #include <functional>
+#include <optional>
+#include <utility>
 
 #include "kernels/base/byte_stream.hpp"
-#include "kernels/base/clock.hpp"
-#include "runtime/measure/statistics.hpp"
+#include "runtime/probe/collective_timing.hpp"
 
 namespace testbed {
 namespace {
 
 constexpr int64_t least_bytes = 512;
-// One timing lasts long enough that the clock and the barrier do not show.
-constexpr double timing_s = 2e-3;
-constexpr int64_t most_calls = 64;
-// All timings of one point: many of the short ones, and one call of what takes this long.
-constexpr double point_s = 0.1;
-constexpr int64_t most_timings = 9;
 // A curve ends where one call takes longer: what follows is as much longer as the payload.
 constexpr double longest_s = 0.4;
-
-// A barrier, then the calls: this rank's seconds per call. 0 without calls.
-double seconds_per_call(const std::function<void()>& call, ControlChannel& control, int64_t n) {
-  control.barrier();
-  if (!call) return 0.0;
-  const int64_t begin_ns = now_ns();
-  for (int64_t i = 0; i < n; ++i) call();
-  return static_cast<double>(now_ns() - begin_ns) * 1e-9 / static_cast<double>(n);
-}
-
-// Element by element the slowest rank's, on every rank.
-std::vector<double> slowest(const std::vector<double>& mine, ControlChannel& control) {
-  ByteWriter out;
-  out.put(mine);
-  std::vector<double> most(mine.size(), 0.0);
-  for (const Bytes& bytes : control.all_gather(out.take())) {
-    std::vector<double> of_rank;
-    ByteReader(bytes).get(of_rank);
-    for (size_t i = 0; i < most.size(); ++i) most[i] = std::max(most[i], of_rank[i]);
-  }
-  return most;
-}
-
-// How many of `each_s` fit, at least one.
-int64_t count_within(double total_s, double each_s, int64_t most) {
-  return std::clamp(static_cast<int64_t>(total_s / std::max(each_s, 1e-9)), int64_t{1}, most);
-}
-
-// Median over the timings of the slowest rank's time, in us.
-double median_us(const std::function<void()>& call, ControlChannel& control) {
-  const double first_s = slowest({seconds_per_call(call, control, 1)}, control).front();
-  if (first_s > point_s) return first_s * 1e6;
-  const double second_s = slowest({seconds_per_call(call, control, 1)}, control).front();
-  const int64_t n_calls = count_within(timing_s, second_s, most_calls);
-  const int64_t n_timings =
-      count_within(point_s, second_s * static_cast<double>(n_calls), most_timings);
-  std::vector<double> mine;
-  mine.reserve(static_cast<size_t>(n_timings));
-  for (int64_t i = 0; i < n_timings; ++i) mine.push_back(seconds_per_call(call, control, n_calls));
-  return median(slowest(mine, control)) * 1e6;
-}
 
 // Notes which algorithm a communicator took.
 class AlgorithmSink final : public CommSink {
@@ -68,12 +22,14 @@ class AlgorithmSink final : public CommSink {
   CommAlgorithm algorithm = CommAlgorithm::none;
 };
 
-// Rank 0's answer, on every rank.
-CommAlgorithm chosen_algorithm(const ProbeGroup& group, ControlChannel& control, TensorView x) {
+// What a call of the group's takes: rank 0's answer, on every rank.
+CommAlgorithm chosen_algorithm(const ProbeGroup& group,
+                               ControlChannel& control,
+                               const std::function<void()>& call) {
   AlgorithmSink sink;
   if (group.as_chosen != nullptr) {
     group.as_chosen->set_sink(&sink);
-    group.as_chosen->all_reduce(x);
+    call();
     group.as_chosen->set_sink(nullptr);
   }
   ByteWriter out;
@@ -94,10 +50,10 @@ void round_trip(Communicator& group, TensorView x) {
   }
 }
 
-// One curve of a group: an operation by one algorithm.
+// One curve of a group: an operation by one algorithm, or by what the group takes.
 struct Curve {
   CommOp op;
-  CommAlgorithm algorithm;
+  std::optional<CommAlgorithm> algorithm;
   double calls = 1.0;  // operations in one call
   std::function<void(TensorView)> call;
   bool ended = false;
@@ -111,7 +67,7 @@ std::vector<Curve> curves_of(const ProbeGroup& group) {
                       }});
   }
   // Each rank's part is a share of the payload, in its own place.
-  curves.push_back({CommOp::all_gather, CommAlgorithm::direct, 1.0, [&group](TensorView x) {
+  curves.push_back({CommOp::all_gather, std::nullopt, 1.0, [&group](TensorView x) {
                       const int64_t share = x.n_elements() / group.size;
                       const int64_t mine = group.as_chosen->rank() * share;
                       group.as_chosen->all_gather(x.rows(mine, share), x);
@@ -123,6 +79,7 @@ std::vector<Curve> curves_of(const ProbeGroup& group) {
 }
 
 void measure_group(const ProbeGroup& group,
+                   const CollectiveTimer& timer,
                    ControlChannel& control,
                    TensorView payload,
                    std::vector<CollectivePoint>& points) {
@@ -136,19 +93,22 @@ void measure_group(const ProbeGroup& group,
       return curve.op == CommOp::all_reduce && !curve.ended;
     });
     const CommAlgorithm chosen =
-        reduces ? chosen_algorithm(group, control, x) : CommAlgorithm::none;
+        reduces ? chosen_algorithm(group, control, [&] { group.as_chosen->all_reduce(x); })
+                : CommAlgorithm::none;
     for (Curve& curve : curves) {
       if (curve.ended) continue;
       const auto call = [&] { curve.call(x); };
+      const CommAlgorithm algorithm =
+          curve.algorithm ? *curve.algorithm : chosen_algorithm(group, control, call);
       const double us =
-          median_us(member ? std::function<void()>(call) : nullptr, control) / curve.calls;
+          timer.median_us(member ? std::function<void()>(call) : nullptr) / curve.calls;
       curve.ended = us * 1e-6 * curve.calls > longest_s;
       points.push_back({.op = curve.op,
                         .n = group.size,
                         .bytes = x.n_bytes(),
-                        .algorithm = curve.algorithm,
+                        .algorithm = algorithm,
                         .us = us,
-                        .best = curve.op != CommOp::all_reduce || curve.algorithm == chosen});
+                        .best = curve.op != CommOp::all_reduce || algorithm == chosen});
     }
     if (std::all_of(curves.begin(), curves.end(), [](const Curve& c) { return c.ended; })) return;
   }
@@ -158,14 +118,20 @@ void measure_group(const ProbeGroup& group,
 
 std::vector<CollectivePoint> measure_collectives(const std::vector<ProbeGroup>& groups,
                                                  ControlChannel& control,
-                                                 DType dtype,
+                                                 Device& device,
                                                  int64_t most_bytes) {
   std::vector<CollectivePoint> points;
   if (groups.empty() || most_bytes < least_bytes) return points;
   int64_t largest = least_bytes;
   while (2 * largest <= most_bytes) largest *= 2;
-  const Tensor payload(dtype, {largest / dtype_bytes(dtype, 1)});
-  for (const ProbeGroup& group : groups) measure_group(group, control, payload, points);
+  const DType dtype = device.compute_dtype();
+  const Shape shape{largest / dtype_bytes(dtype, 1)};
+  // Where a run's partial sums are (Executor). Every rank is in the last group, of all.
+  std::optional<Tensor> shared = groups.back().as_chosen->allocate(dtype, shape);
+  const Tensor payload = shared ? std::move(*shared) : device.allocate(dtype, shape);
+  device.fill_synthetic(payload);
+  const CollectiveTimer timer(device, control);
+  for (const ProbeGroup& group : groups) measure_group(group, timer, control, payload, points);
   return points;
 }
 

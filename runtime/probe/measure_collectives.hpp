@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/device.hpp"
 #include "parallel/comm/communicator.hpp"
 #include "parallel/comm/control.hpp"
 #include "runtime/probe/probe_record.hpp"
@@ -21,12 +22,12 @@ struct ProbeGroup {
   std::vector<Forced> all_reduce;
 };
 
-// Payloads of 512 bytes to most_bytes in powers of two. All ranks of the job call it together;
-// every rank gets the result. A call's time is the slowest rank's, the figure a median. A curve
-// ends before most_bytes where one call takes longer than 0.4 s.
+// Payloads in the device's compute dtype, of 512 bytes to most_bytes in powers of two. All ranks of
+// the job call it together; every rank gets the result. A call's time is the slowest rank's, the
+// figure a median. A curve ends before most_bytes where one call takes longer than 0.4 s.
 std::vector<CollectivePoint> measure_collectives(const std::vector<ProbeGroup>& groups,
                                                  ControlChannel& control,
-                                                 DType dtype,
+                                                 Device& device,
                                                  int64_t most_bytes);
 
 }  // namespace testbed

@@ -5,8 +5,8 @@
 #include <numeric>
 
 #include "kernels/base/byte_stream.hpp"
-#include "kernels/base/clock.hpp"
 #include "runtime/measure/statistics.hpp"
+#include "runtime/probe/timing.hpp"
 
 namespace testbed {
 namespace {
@@ -19,17 +19,37 @@ constexpr int64_t most_calls = 256;
 constexpr double long_op_s = 0.05;
 constexpr int long_op_rounds = 3;
 
-double seconds_per_call(const ProbeOp& op, int64_t n_calls) {
-  const int64_t begin_ns = now_ns();
-  for (int64_t i = 0; i < n_calls; ++i) op.run();
-  return static_cast<double>(now_ns() - begin_ns) * 1e-9 / static_cast<double>(n_calls);
-}
+// One op on a device, and how often it has been called. A device that replays what it captured gets
+// the same calls every time, from the first memory on; others go on to further memory.
+class TimedOp {
+ public:
+  TimedOp(Device& device, const ProbeOp& op, uint64_t index)
+      : device_(device),
+        op_(op),
+        section_key_((uint64_t{1} << 63) | static_cast<uint64_t>(op.kind) << 32 | index) {}
+
+  double seconds_per_call(int64_t n_calls) {
+    const int64_t first = device_.captures() ? 0 : n_called_;
+    n_called_ += n_calls;
+    const double seconds = device_seconds(device_, section_key_, [&] {
+      for (int64_t i = 0; i < n_calls; ++i) op_.run(first + i);
+    });
+    return seconds / static_cast<double>(n_calls);
+  }
+
+ private:
+  Device& device_;
+  const ProbeOp& op_;
+  uint64_t section_key_;  // apart from those of steps
+  int64_t n_called_ = 0;
+};
 
 int64_t calls_for(double seconds) {
   return std::clamp(static_cast<int64_t>(std::ceil(timing_s / seconds)), int64_t{1}, most_calls);
 }
 
 struct Samples {
+  TimedOp op;
   int64_t n_calls = 1;
   int n_rounds = testbed::n_rounds;
   std::vector<double> seconds;
@@ -37,17 +57,18 @@ struct Samples {
 
 }  // namespace
 
-std::vector<MeasuredOp> measure_ops(const std::vector<ProbeOp>& ops) {
-  std::vector<Samples> samples(ops.size());
+std::vector<MeasuredOp> measure_ops(Device& device, const std::vector<ProbeOp>& ops) {
+  std::vector<Samples> samples;
+  samples.reserve(ops.size());
   for (size_t i = 0; i < ops.size(); ++i) {
-    const double first = seconds_per_call(ops[i], 1);  // also the warm-up
-    samples[i].n_calls = calls_for(first);
-    if (first > long_op_s) samples[i].n_rounds = long_op_rounds;
+    Samples& s = samples.emplace_back(Samples{.op = TimedOp(device, ops[i], i), .seconds = {}});
+    const double first = s.op.seconds_per_call(1);  // also the warm-up
+    s.n_calls = calls_for(first);
+    if (first > long_op_s) s.n_rounds = long_op_rounds;
   }
   for (int round = 0; round < n_rounds; ++round) {
-    for (size_t i = 0; i < ops.size(); ++i) {
-      if (round >= samples[i].n_rounds) continue;
-      samples[i].seconds.push_back(seconds_per_call(ops[i], samples[i].n_calls));
+    for (Samples& s : samples) {
+      if (round < s.n_rounds) s.seconds.push_back(s.op.seconds_per_call(s.n_calls));
     }
   }
   std::vector<MeasuredOp> measured;
@@ -88,11 +109,14 @@ ReadRates read_rates(ControlChannel& control, const std::function<double()>& rea
   return {.alone = median(alone), .together = median(sums)};
 }
 
-std::function<double()> reading_rate(const ProbeOp& op) {
-  return [op] {
+std::function<double()> reading_rate(Device& device, const ProbeOp& op) {
+  constexpr uint64_t no_op_of_a_list = 0xffffffff;
+  const auto shared = std::make_shared<const ProbeOp>(op);
+  return [shared, timed = TimedOp(device, *shared, no_op_of_a_list)]() mutable {
     constexpr int64_t n_calls = 8;
-    const auto n_bytes = static_cast<double>(op.cost.weight_bytes + op.cost.activation_bytes);
-    return n_bytes / seconds_per_call(op, n_calls);
+    const OpCost& cost = shared->cost;
+    const auto n_bytes = static_cast<double>(cost.weight_bytes + cost.activation_bytes);
+    return n_bytes / timed.seconds_per_call(n_calls);
   };
 }
 

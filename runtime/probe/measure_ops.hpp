@@ -9,7 +9,7 @@
 
 namespace testbed {
 
-std::vector<MeasuredOp> measure_ops(const std::vector<ProbeOp>& ops);
+std::vector<MeasuredOp> measure_ops(Device& device, const std::vector<ProbeOp>& ops);
 
 // Bytes/s of one rank's reads: rank 0 by itself while the others wait, and all ranks at once, their
 // sum. What a machine's memory gives to one rank, and to all.
@@ -22,7 +22,7 @@ struct ReadRates {
 // result. Medians of rounds in which both take turns.
 ReadRates read_rates(ControlChannel& control, const std::function<double()>& read);
 
-// read() of read_rates for an op: its bytes over its time.
-std::function<double()> reading_rate(const ProbeOp& op);
+// read() of read_rates for an op: its bytes over its time. The device must outlive it.
+std::function<double()> reading_rate(Device& device, const ProbeOp& op);
 
 }  // namespace testbed

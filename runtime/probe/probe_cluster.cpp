@@ -11,12 +11,41 @@
 namespace testbed {
 namespace {
 
+double fastest_reads(const ProbedMachine& machine) {
+  double most = machine.record.memory_read_bytes_per_s;
+  for (const MeasuredOp& op : machine.ops) {
+    if (op.kind != OpKind::linear) continue;
+    most = std::max(most, static_cast<double>(op.cost.weight_bytes) / op.seconds);
+  }
+  return most;
+}
+
+// A GPU of no known architecture: its peaks are what was measured, and its chip cannot vouch for
+// them.
+void state_measured_peaks(const ProbedMachine& machine, DeviceSpec& device) {
+  device.chip = {};
+  CHECK(machine.record.curves);
+  for (const MathRate& rate : machine.record.curves->math) {
+    double& peak = device.peak_flops[rate.type];
+    peak = std::max(peak, rate.flops);
+  }
+}
+
+DeviceSpec gpu_spec(const ProbedMachine& machine) {
+  DeviceSpec device = *machine.gpu;
+  device.name = machine.record.device;
+  device.description = machine.record.description;
+  device.memory_bytes_per_s = fastest_reads(machine);
+  if (device.peak_flops.empty()) state_measured_peaks(machine, device);
+  return device;
+}
+
 // Peaks are bounds: where an op outdoes the loop that was to show the peak, it is the peak.
-DeviceSpec peaks(const ProbedMachine& machine) {
+DeviceSpec cpu_spec(const ProbedMachine& machine) {
   DeviceSpec device{.name = machine.record.device,
                     .description = machine.record.description,
                     .memory_bytes = machine.memory_bytes,
-                    .memory_bytes_per_s = machine.record.memory_read_bytes_per_s,
+                    .memory_bytes_per_s = fastest_reads(machine),
                     .peak_flops = {{machine.math, machine.record.peak_flops}}};
   if (machine.f32_peak_flops > 0.0)
     device.peak_flops.try_emplace(MathType::f32, machine.f32_peak_flops);
@@ -24,8 +53,6 @@ DeviceSpec peaks(const ProbedMachine& machine) {
   for (const MeasuredOp& op : machine.ops) {
     if (op.kind != OpKind::linear) continue;
     peak = std::max(peak, static_cast<double>(op.cost.flops) / op.seconds);
-    device.memory_bytes_per_s =
-        std::max(device.memory_bytes_per_s, static_cast<double>(op.cost.weight_bytes) / op.seconds);
   }
   return device;
 }
@@ -56,7 +83,7 @@ LinkSpec link_of(const ProbedMachine& machine) {
 }  // namespace
 
 ClusterSpec probed_cluster(const ProbedMachine& machine) {
-  DeviceSpec device = peaks(machine);
+  DeviceSpec device = machine.gpu != nullptr ? gpu_spec(machine) : cpu_spec(machine);
   device.timing = fit_device_timing(device, machine.ops, machine.math);
   const auto error = [&](OpKind kind) {
     return 100.0 * mean_error(device, machine.ops, kind, machine.math);
@@ -70,7 +97,7 @@ ClusterSpec probed_cluster(const ProbedMachine& machine) {
                           "{} x {}, probed", machine.record.n_ranks, machine.record.description),
                       .device = device,
                       .node = {.n_devices = machine.record.n_ranks, .link = link_of(machine)}};
-  if (machine.record.n_ranks > 1) {
+  if (machine.record.n_ranks > 1 && machine.gpu == nullptr) {
     // Ranks that share a memory do not speed one another up, whatever a disturbed measurement says.
     cluster.node.shared_memory_bytes_per_s =
         device.memory_bytes_per_s *

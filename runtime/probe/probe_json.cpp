@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "runtime/probe/device_curves_json.hpp"
 #include "runtime/probe/probe_names.hpp"
 #include "runtime/report/text.hpp"
 
@@ -37,6 +38,14 @@ Json elementwise_json(const ElementwisePoint& p) {
   return {{"op", op_name(p.op)}, {"rows", p.rows}, {"width", p.width}, {"us", p.us}};
 }
 
+Json pair_json(const PairPoint& p) {
+  return {{"first", p.first},
+          {"second", p.second},
+          {"bytes", p.bytes},
+          {"one_way_us", p.one_way_us},
+          {"both_ways_us", p.both_ways_us}};
+}
+
 template <typename Point, typename ToJson>
 Json list(const std::vector<Point>& points, ToJson&& to_json_of) {
   Json array = Json::array();
@@ -62,6 +71,8 @@ std::string to_json(const ProbeRecord& record) {
   json["memory_read_all_gb_s"] = record.memory_read_all_bytes_per_s / giga;
   json["peak_tflops"] = record.peak_flops / tera;
   json["kernel_overhead_us"] = record.kernel_overhead_us;
+  if (!record.pairs.empty()) json["pairs"] = list(record.pairs, pair_json);
+  if (record.curves) json["device_curves"] = device_curves_json(*record.curves);
   return json.dump(1) + "\n";
 }
 

@@ -1,5 +1,5 @@
-// One op at one shape, ready to be timed on a real device: what it costs, and how to run it once
-// more on memory that no cache holds.
+// One op at one shape, ready to be timed on a real device: what it costs, and how to run it on
+// memory that no cache holds.
 #pragma once
 
 #include <functional>
@@ -20,7 +20,8 @@ struct ProbeOp {
   OpShape shape;
   OpCost cost;
   std::variant<GemmPoint, AttentionPoint, ElementwisePoint> point;  // as reported, without its time
-  std::function<void()> run;
+  // The call-th run: successive ones read different memory, equal ones do the same.
+  std::function<void(int64_t call)> run;
 };
 
 struct MeasuredOp {

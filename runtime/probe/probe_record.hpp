@@ -3,10 +3,12 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "kernels/base/op_cost.hpp"
+#include "kernels/probes/device_curves.hpp"
 #include "parallel/comm/communicator.hpp"
 
 namespace testbed {
@@ -42,6 +44,15 @@ struct AttentionPoint {
   double us = 0.0;
 };
 
+// A message between two ranks: one way by itself, and one each way at once.
+struct PairPoint {
+  int first = 0;
+  int second = 1;
+  int64_t bytes = 0;  // of one message
+  double one_way_us = 0.0;
+  double both_ways_us = 0.0;
+};
+
 // Everything that is neither a product nor attention, on `rows` rows of `width` elements.
 struct ElementwisePoint {
   OpKind op = OpKind::norm;
@@ -51,7 +62,7 @@ struct ElementwisePoint {
 };
 
 struct ProbeRecord {
-  std::string device;  // kind: "cpu", "sim"
+  std::string device;  // kind: "cpu", "cuda", "sim"
   bool simulated = false;
   std::string description;  // of the device, or of the cluster that was computed
   int n_ranks = 1;
@@ -63,6 +74,8 @@ struct ProbeRecord {
   double memory_read_all_bytes_per_s = 0.0;  // all ranks of the host at once, their sum
   double peak_flops = 0.0;                   // of one rank, in dtype
   double kernel_overhead_us = 0.0;           // of the smallest op; in a model, of a product
+  std::vector<PairPoint> pairs;              // of more than two ranks, where links may differ
+  std::optional<DeviceCurves> curves;        // of a GPU's own kernels
 };
 
 }  // namespace testbed

@@ -7,6 +7,7 @@
 #include <set>
 #include <tuple>
 
+#include "runtime/probe/device_curves_table.hpp"
 #include "runtime/probe/probe_names.hpp"
 #include "runtime/report/table.hpp"
 #include "runtime/report/text.hpp"
@@ -104,11 +105,27 @@ std::string collective_table(const ProbeRecord& record) {
   return text;
 }
 
+std::string pair_table(const ProbeRecord& record) {
+  if (record.pairs.empty()) return {};
+  std::string text =
+      fmt::format("\n  {:<18}{:>12}{:>14}{:>14}\n", "messages", "us", "one way GB/s", "both GB/s");
+  for (const PairPoint& p : record.pairs) {
+    const double giga_per_us = static_cast<double>(p.bytes) / 1e-6 / giga;
+    text += fmt::format("  {:<18}{:>12.4g}{:>14.4g}{:>14.4g}\n",
+                        fmt::format("{} - {}, {}", p.first, p.second, human_bytes(p.bytes)),
+                        p.one_way_us,
+                        giga_per_us / p.one_way_us,
+                        2.0 * giga_per_us / p.both_ways_us);
+  }
+  return text;
+}
+
 }  // namespace
 
 std::string to_table(const ProbeRecord& record) {
   return heading(record) + summary(record) + gemm_table(record) + attention_table(record) +
-         collective_table(record);
+         collective_table(record) + pair_table(record) +
+         (record.curves ? device_curves_table(*record.curves) : std::string());
 }
 
 }  // namespace testbed

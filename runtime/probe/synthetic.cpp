@@ -18,4 +18,10 @@ Tensor synthetic_tensor(DType dtype, const Shape& shape) {
   return tensor;
 }
 
+Tensor synthetic_tensor(Device& device, DType dtype, const Shape& shape) {
+  Tensor tensor = device.allocate(dtype, shape);
+  device.upload(synthetic_tensor(dtype, shape), tensor);
+  return tensor;
+}
+
 }  // namespace testbed

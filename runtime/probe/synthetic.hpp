@@ -1,11 +1,12 @@
 // Reproducible values for probes: normal numbers of about 1, as activations are.
 #pragma once
 
-#include "kernels/base/tensor.hpp"
+#include "kernels/device.hpp"
 
 namespace testbed {
 
-// F32 or BF16, values in [-1, 1).
+// F32 or BF16, values in [-1, 1), in host memory and on a device.
 Tensor synthetic_tensor(DType dtype, const Shape& shape);
+Tensor synthetic_tensor(Device& device, DType dtype, const Shape& shape);
 
 }  // namespace testbed

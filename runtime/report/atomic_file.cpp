@@ -50,13 +50,13 @@ class Temporary {
     if (!renamed_) ::unlink(name_.c_str());
   }
 
-  void write(std::string_view content) {
+  void write(std::string_view content, FileSync sync) {
     write_all(fd_, path_, content);
     // mkstemp makes files for their owner alone.
     const mode_t mask = ::umask(0);
     ::umask(mask);
     if (::fchmod(fd_, 0666 & ~mask) != 0) failed(path_, "setting permissions", errno);
-    if (::fsync(fd_) != 0) failed(path_, "fsync", errno);
+    if (sync == FileSync::at_once && ::fsync(fd_) != 0) failed(path_, "fsync", errno);
     const int closed = ::close(fd_);
     fd_ = -1;
     if (closed != 0) failed(path_, "closing", errno);
@@ -99,7 +99,7 @@ void check_writable(const std::string& path) {
   if (path != "-" && !is_special(path)) const Temporary probe(path);
 }
 
-void write_file(const std::string& path, std::string_view content) {
+void write_file(const std::string& path, std::string_view content, FileSync sync) {
   if (path == "-") {
     if (std::fflush(stdout) != 0) failed("standard output", "writing", errno);
     write_all(STDOUT_FILENO, "standard output", content);
@@ -110,7 +110,7 @@ void write_file(const std::string& path, std::string_view content) {
     return;
   }
   Temporary file(path);
-  file.write(content);
+  file.write(content, sync);
   file.rename();
 }
 

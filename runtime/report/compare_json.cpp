@@ -12,7 +12,7 @@ Json record_json(const ComparedRecord& record) {
   return {{"path", record.path}, {"simulated", record.simulated}, {"labels", record.labels}};
 }
 
-Json figure_json(const std::optional<Figure>& figure) {
+Json figure_json(const std::optional<ComparedFigure>& figure) {
   if (!figure) return nullptr;
   return {{"value", json_number(figure->value)},
           {"min", json_number(figure->min)},

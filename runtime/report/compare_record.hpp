@@ -10,7 +10,7 @@
 namespace testbed {
 
 // One number of a record, and how far it went from repeat to repeat.
-struct Figure {
+struct ComparedFigure {
   std::string name;
   std::string unit;
   double value = 0.0;
@@ -23,7 +23,7 @@ struct Figure {
 struct FigureGroup {
   std::string title;
   std::vector<std::pair<std::string, std::string>> texts;  // name, value
-  std::vector<Figure> figures;
+  std::vector<ComparedFigure> figures;
 };
 
 struct ComparedRecord {

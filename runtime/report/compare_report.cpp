@@ -7,8 +7,8 @@ namespace {
 
 std::vector<FigurePair> pair_figures(const FigureGroup& a, const FigureGroup& b) {
   std::vector<FigurePair> pairs;
-  for (const Figure& figure : a.figures) pairs.push_back({figure, std::nullopt});
-  for (const Figure& figure : b.figures) {
+  for (const ComparedFigure& figure : a.figures) pairs.push_back({figure, std::nullopt});
+  for (const ComparedFigure& figure : b.figures) {
     const auto mine = std::find_if(pairs.begin(), pairs.end(), [&](const FigurePair& pair) {
       return pair.a && pair.a->name == figure.name;
     });

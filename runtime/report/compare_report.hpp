@@ -21,10 +21,10 @@ constexpr std::string_view difference_name(Difference difference) {
 }
 
 struct FigurePair {
-  std::optional<Figure> a;
-  std::optional<Figure> b;
+  std::optional<ComparedFigure> a;
+  std::optional<ComparedFigure> b;
 
-  const Figure& any() const { return a ? *a : *b; }
+  const ComparedFigure& any() const { return a ? *a : *b; }
   Difference difference() const;
   std::optional<double> ratio() const;  // b / a; null if one is missing or a is 0
 };

@@ -11,7 +11,7 @@ using table::Lines;
 using table::number;
 
 // "12.3 (12.1 to 12.6)"; exact figures have no range.
-std::string shown(const std::optional<Figure>& figure) {
+std::string shown(const std::optional<ComparedFigure>& figure) {
   if (!figure) return "-";
   const bool count = figure->unit == "bytes" || figure->unit.empty();
   if (count) return fmt::format("{:.15g}", figure->value);
@@ -42,7 +42,7 @@ const char* mark(Difference difference) {
 
 void add_figures(Lines& out, const GroupPair& group) {
   for (const FigurePair& pair : group.figures) {
-    const Figure& figure = pair.any();
+    const ComparedFigure& figure = pair.any();
     // What is nothing at this precision in both is no news.
     const bool nothing =
         pair.a && pair.b && number(pair.a->value) == "0.000" && number(pair.b->value) == "0.000";

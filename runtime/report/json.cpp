@@ -7,7 +7,26 @@
 
 namespace testbed {
 
+namespace report_json {
+
+Json fingerprint_json(const FingerprintRecord& f) {
+  Json json{{"hosts", f.hosts}, {"devices", f.devices}, {"driver", or_null(f.driver)}};
+  json["libraries"] = Json::object();
+  for (const auto& [name, version] : f.libraries) json["libraries"][name] = version;
+  json["binding"] = f.binding;
+  json["environment"] = Json::object();
+  for (const auto& [name, value] : f.environment) json["environment"][name] = value;
+  json["config_hash"] = f.config_hash;
+  json["version"] = f.version;
+  return json;
+}
+
+}  // namespace report_json
+
 using report_json::add_repeated;
+using report_json::device_counters_json;
+using report_json::energy_json;
+using report_json::fingerprint_json;
 using report_json::Json;
 using report_json::phase_json;
 using report_json::summary_json;
@@ -75,18 +94,6 @@ Json checks_json(const ChecksRecord& c) {
           {"replicas_bitwise_equal", or_null(c.replicas_bitwise_equal)}};
 }
 
-Json fingerprint_json(const FingerprintRecord& f) {
-  Json json{{"hosts", f.hosts}, {"devices", f.devices}, {"driver", or_null(f.driver)}};
-  json["libraries"] = Json::object();
-  for (const auto& [name, version] : f.libraries) json["libraries"][name] = version;
-  json["binding"] = f.binding;
-  json["environment"] = Json::object();
-  for (const auto& [name, value] : f.environment) json["environment"][name] = value;
-  json["config_hash"] = f.config_hash;
-  json["version"] = f.version;
-  return json;
-}
-
 Json peak_json(const PeakRecord& p) {
   Json json{{"memory_domain", p.memory_domain}, {"ranks", p.ranks}};
   add_repeated(json, "read_bytes_per_s", p.read_bytes_per_s);
@@ -124,6 +131,8 @@ Json record_json(const RunRecord& record) {
   json["instrument_overhead"] = json_number(record.instrument_overhead);
   json["peaks"] = list(record.peaks, peak_json);
   json["clocks"] = list(record.clocks, clock_json);
+  json["device_counters"] = list(record.device_counters, device_counters_json);
+  json["energy"] = energy_json(record.energy);
   json["fingerprint"] = fingerprint_json(run.fingerprint);
   return json;
 }

@@ -60,7 +60,7 @@ void add_heading(Lines& out, const Sweep& sweep) {
   out.wrapped(fmt::format("SIMULATED: {}, {} layers, {} weights, {} compute",
                           printable(sweep.model),
                           sweep.n_layers,
-                          base.weight_dtype ? dtype_name(*base.weight_dtype) : "stored",
+                          base.weight_format ? format_name(*base.weight_format) : "stored",
                           dtype_name(base.compute_dtype)),
               "  ");
   out.add("{} of {} points run; {} generated tokens a request",

@@ -153,6 +153,7 @@ std::string to_table(const RunRecord& record) {
   for (const PhaseRecord& phase : record.phases) table::add_phase(out, phase);
   add_memory(out, record);
   add_peaks(out, record);
+  table::add_counters(out, record);
   out.add("");
   out.wrapped(wall_sentence(record), "  ");
   return out.take();

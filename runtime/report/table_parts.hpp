@@ -39,5 +39,7 @@ void add_phase(Lines& out, const PhaseRecord& phase);
 // Nothing if no ring ran; if the model has no experts.
 void add_ring(Lines& out, const PhaseRecord& phase);
 void add_experts(Lines& out, const PhaseRecord& phase);
+// Nothing if no device has counters.
+void add_counters(Lines& out, const RunRecord& record);
 
 }  // namespace testbed::table

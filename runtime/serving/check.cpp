@@ -136,7 +136,7 @@ Reference one_rank(const CheckInput& input, Device& device, const ModelConfig& c
   const auto silent = [](int64_t, int64_t) {};
   const Model model = load_model(device, input.source, config, {}, input.wanted, silent);
   SoloCommunicator solo(input.replica.rank);
-  const Groups groups{solo, solo, solo, solo, solo};
+  const Groups groups{solo, solo, solo, solo, solo, solo, solo};
   const Replica alone{input.replica.control, input.replica.rank, {input.replica.rank}, 0};
   Reference reference{run_check(device, groups, alone, model, 1, input.cp_placement).rows};
   sort_rows(reference.rows);

@@ -17,7 +17,7 @@ struct CheckInput {
   CheckMode mode = CheckMode::layers;
   const ModelConfig& config;
   const WeightSource& source;
-  ResidentWeights wanted = ResidentWeights::as_stored;
+  ResidentWeights wanted = {};
   ShardPosition position;  // of this rank in the run's split
   int n_microbatches = 1;
   CpPlacement cp_placement = CpPlacement::zigzag;

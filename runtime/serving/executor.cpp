@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <bit>
 
 #include "kernels/base/errors.hpp"
 #include "kernels/base/hash.hpp"
@@ -30,7 +32,11 @@ Executor::Executor(Device& device,
       kv_(kv),
       kv_groups_(std::move(kv_groups)),
       options_(options),
-      workspace_(device) {}
+      // Partial sums are in it: all-reduces then work on them where they are.
+      workspace_([this](DType dtype, Shape shape) {
+        std::optional<Tensor> shared = groups_.tp.allocate(dtype, shape);
+        return shared ? std::move(*shared) : device_.allocate(dtype, shape);
+      }) {}
 
 void Executor::set_timeline(Timeline* timeline) {
   timeline_ = timeline;
@@ -39,10 +45,13 @@ void Executor::set_timeline(Timeline* timeline) {
   groups_.cp.set_sink(timeline);
   groups_.ep.set_sink(timeline);
   groups_.pp.set_sink(timeline);
+  groups_.tp_host.set_sink(timeline);
+  groups_.ep_host.set_sink(timeline);
   groups_.pp_tokens.set_sink(timeline);
 }
 
 void Executor::submit(const StepPlan& plan) {
+  const NamedRange step(device_, phase_name(plan.phase), plan.step);
   const auto n_microbatches = static_cast<int>(plan.microbatches.size());
   const ShardPosition& position = model_.position;
   most_outgoing_ = static_cast<size_t>(std::max(4, 2 * n_microbatches));
@@ -57,11 +66,13 @@ void Executor::submit(const StepPlan& plan) {
     }
     run_slot(plan, slot);
   }
+  if (timeline_ != nullptr) device_.settle_stamps();
   constexpr int32_t steps_kept = 4;  // a plan refers at most to the step before
   sampled_.erase(sampled_.begin(), sampled_.lower_bound(plan.step - steps_kept));
 }
 
 void Executor::run_slot(const StepPlan& plan, PipelineSlot slot) {
+  const NamedRange range(device_, "microbatch", slot.microbatch);
   const MicrobatchPlan& microbatch = plan.microbatches[static_cast<size_t>(slot.microbatch)];
   const PipelineChunk& chunk = model_.chunks[static_cast<size_t>(slot.virtual_stage)];
   const ShardPosition& position = model_.position;
@@ -69,9 +80,7 @@ void Executor::run_slot(const StepPlan& plan, PipelineSlot slot) {
   const MicrobatchRows rows(
       microbatch, kv_groups_, kv_.block_size(), position.cp, position.cp_rank);
   StepContext context{device_, groups_, workspace_, kv_, rows, timeline_};
-  if (timeline_ != nullptr) {
-    timeline_->scope().copy = rows.cp_use == CpUse::merge && position.cp_rank > 0;
-  }
+  if (timeline_ != nullptr) timeline_->scope().copy = rows.are_copies;
   if (options_.capture_logits && position.tp_rank == 0) {
     context.on_routed = [&](int64_t layer, const Tensor& ids) { capture_routes(rows, layer, ids); };
   }
@@ -82,12 +91,32 @@ void Executor::run_slot(const StepPlan& plan, PipelineSlot slot) {
   const TensorView residual = sends ? outgoing_activations(held, per_layer_shape(n_held))
                                     : workspace_.take(device_.compute_dtype(), held);
   ResidualStream stream(device_, groups_.tp, position.tp_comm, workspace_, residual, rows.n_rows());
-  start_stream(microbatch, slot, context, stream);
-  run_blocks(chunk, context, stream);
+  ResidualMarker marker(context, plan.step, slot.microbatch, marks_);
+  if (options_.mark_residuals) stream.set_observer(&marker);
+  std::vector<int32_t> ids;
+  if (is_first(slot)) {
+    enter(context, -1, Site::token_ids);
+    ids = row_ids(microbatch, rows);
+    if (options_.mark_residuals) marker.on_ids(ids);
+  } else {
+    receive(context, stream);
+  }
+  TensorView logits;
+  device_.section(
+      section_key(plan, slot, residual.data()),
+      [&] {
+        if (is_first(slot)) embed(ids, chunk, context, stream);
+        enter(context, -1, Site::other);
+        stream.norm(chunk.blocks.front().norms.input);
+        run_blocks(chunk, context, stream);
+        if (!sends) logits = make_logits(microbatch, context, stream.normed());
+        if (options_.mark_residuals && !logits.empty()) marker.on_partial(logits);
+      },
+      [&] { groups_.tp_host.barrier(); });
   if (sends) {
     send_on(context, stream);
   } else {
-    sample_rows(plan, slot.microbatch, context, stream.normed());
+    sample_rows(plan, slot.microbatch, context, logits);
   }
   const bool last_slot_of_microbatch = slot.virtual_stage == position.n_virtual_stages - 1;
   if (position.stage == 0 && position.n_stages > 1 && last_slot_of_microbatch) {
@@ -96,46 +125,62 @@ void Executor::run_slot(const StepPlan& plan, PipelineSlot slot) {
   }
 }
 
-void Executor::start_stream(const MicrobatchPlan& microbatch,
-                            PipelineSlot slot,
-                            StepContext& context,
-                            ResidualStream& stream) {
-  const PipelineChunk& chunk = model_.chunks[static_cast<size_t>(slot.virtual_stage)];
-  if (is_first(slot)) {
-    embed(microbatch, chunk, context, stream);
-  } else {
-    const int n_stages = model_.position.n_stages;
-    const int previous = (model_.position.stage + n_stages - 1) % n_stages;
-    enter(context, -1, Site::pipeline);
-    groups_.pp.recv(stream.held(), previous).wait();
-    if (model_.config.per_layer_input) {
-      context.per_layer_inputs =
-          workspace_.take(device_.compute_dtype(), per_layer_shape(stream.held().n_rows()));
-      groups_.pp.recv(context.per_layer_inputs, previous).wait();
-    }
+uint64_t Executor::section_key(const StepPlan& plan,
+                               PipelineSlot slot,
+                               const void* residual) const {
+  const bool is_looked_at = options_.capture_logits || options_.hash_residuals ||
+                            options_.mark_residuals || options_.check_finite;
+  if (plan.phase != Phase::decode || !replays_decoding(device_, model_.config) || is_looked_at) {
+    return 0;
   }
-  enter(context, -1, Site::other);
-  stream.norm(chunk.blocks.front().norms.input);
+  const MicrobatchPlan& microbatch = plan.microbatches[static_cast<size_t>(slot.microbatch)];
+  int64_t longest = 0;
+  for (const PlanSequence& sequence : microbatch.sequences) {
+    longest = std::max(longest, sequence.first_position + sequence.n_rows);
+  }
+  // Kernels divide a context by its order of magnitude.
+  const std::array<uint64_t, 7> shape{static_cast<uint64_t>(slot.virtual_stage),
+                                      static_cast<uint64_t>(microbatch.n_rows()),
+                                      microbatch.sequences.size(),
+                                      microbatch.logits_rows.size(),
+                                      std::bit_width(static_cast<uint64_t>(longest)),
+                                      timeline_ != nullptr ? uint64_t{1} : 0,
+                                      reinterpret_cast<uintptr_t>(residual)};
+  return hash_bytes(std::as_bytes(std::span(shape))) | 1;
 }
 
-void Executor::embed(const MicrobatchPlan& microbatch,
+void Executor::receive(StepContext& context, const ResidualStream& stream) {
+  const int n_stages = model_.position.n_stages;
+  const int previous = (model_.position.stage + n_stages - 1) % n_stages;
+  enter(context, -1, Site::pipeline);
+  groups_.pp.recv(stream.held(), previous).wait();
+  if (model_.config.per_layer_input) {
+    context.per_layer_inputs =
+        workspace_.take(device_.compute_dtype(), per_layer_shape(stream.held().n_rows()));
+    groups_.pp.recv(context.per_layer_inputs, previous).wait();
+  }
+}
+
+std::vector<int32_t> Executor::row_ids(const MicrobatchPlan& microbatch,
+                                       const MicrobatchRows& rows) {
+  const std::vector<int32_t> all_ids = resolve(microbatch.tokens);
+  std::vector<int32_t> ids;
+  ids.reserve(rows.plan_rows.size());
+  for (const int64_t row : rows.plan_rows) ids.push_back(all_ids[static_cast<size_t>(row)]);
+  return ids;
+}
+
+void Executor::embed(std::span<const int32_t> ids,
                      const PipelineChunk& chunk,
                      StepContext& context,
                      ResidualStream& stream) {
-  enter(context, -1, Site::token_ids);
-  const std::vector<int32_t> all_ids = resolve(microbatch.tokens);
-  std::vector<int32_t> ids;
-  ids.reserve(context.rows.plan_rows.size());
-  for (const int64_t row : context.rows.plan_rows) {
-    ids.push_back(all_ids[static_cast<size_t>(row)]);
-  }
   enter(context, -1, Site::embedding);
   const TensorView partial = stream.start_buffer();
   chunk.embedding->forward(device_, ids, partial);
   stream.start(partial);
   if (model_.config.scaled_embedding) device_.scale(stream.held(), model_.embedding_scale);
   if (chunk.per_layer) {
-    context.per_layer_inputs = make_per_layer_inputs(*chunk.per_layer, ids, context, stream);
+    context.per_layer_inputs = make_per_layer_inputs(*chunk.per_layer, ids, stream);
   }
 }
 
@@ -143,26 +188,25 @@ void Executor::embed(const MicrobatchPlan& microbatch,
 // [m, n_layers * dim].
 TensorView Executor::make_per_layer_inputs(const PerLayerEmbedding& embedding,
                                            std::span<const int32_t> ids,
-                                           StepContext& context,
                                            const ResidualStream& stream) {
   const IndexRange held = stream.held_rows();
-  const int64_t width = embedding.n_layers * embedding.dim;
+  const Shape shape = per_layer_shape(held.size());
+  const int64_t width = shape[1] * shape[2];
   const DType dtype = device_.compute_dtype();
-  const TensorView result = context.workspace.take(dtype, {held.size(), width});
-  const TensorView tokens =
-      context.workspace.take(dtype, {static_cast<int64_t>(ids.size()), width});
+  const TensorView result = workspace_.take(dtype, {held.size(), width});
+  const TensorView tokens = workspace_.take(dtype, {static_cast<int64_t>(ids.size()), width});
   embedding.table.forward(device_, ids, tokens);
   groups_.tp.all_reduce(tokens);
   device_.scale(tokens, embedding.table_scale);
 
   embedding.projection.forward(device_, stream.held(), result, stream.holds_own_rows());
   device_.scale(result, embedding.projection_scale);
-  const TensorView per_layer = result.reshaped({held.size() * embedding.n_layers, embedding.dim});
+  const TensorView per_layer = result.reshaped({held.size() * shape[1], shape[2]});
   device_.rms_norm(per_layer, embedding.norm.weight, embedding.norm.eps, per_layer);
   device_.add(result, tokens.rows(held.begin, held.size()));
   constexpr float half_root = 0.70710678F;
   device_.scale(result, half_root);
-  return result.reshaped(per_layer_shape(held.size()));
+  return result.reshaped(shape);
 }
 
 void Executor::run_blocks(const PipelineChunk& chunk,
@@ -173,10 +217,12 @@ void Executor::run_blocks(const PipelineChunk& chunk,
                              : chunk.final_norm          ? &*chunk.final_norm
                                                          : nullptr;
     chunk.blocks[i].forward(context, model_.rope, stream, next);
-    if (options_.check_finite) require_finite(context, stream.held(), chunk.blocks[i].layer);
+    if (options_.check_finite) require_finite(stream.held(), chunk.blocks[i].layer);
   }
   if (options_.hash_residuals) {
-    const TensorView all = stream.gathered();
+    const TensorView held = stream.gathered();
+    const Tensor all(held.dtype(), held.shape());
+    device_.download(held, all);
     uint64_t& hash =
         context.rows.cp_use == CpUse::merge ? residual_hash_.of_tp_and_cp : residual_hash_.of_tp;
     hash = hash_bytes(
@@ -184,15 +230,15 @@ void Executor::run_blocks(const PipelineChunk& chunk,
   }
 }
 
-void Executor::require_finite(StepContext& context, TensorView x, int64_t layer) const {
-  if (context.device.all_finite(x)) return;
+void Executor::require_finite(TensorView x, int64_t layer) const {
+  if (device_.all_finite(x)) return;
   const GroupInfo& group = groups_.tp.group();
   throw NumericError(
       fmt::format("layer {} on rank {}: its output is not finite in {} (overflow, "
                   "or weights that are not finite)",
                   layer,
                   group.world_ranks[static_cast<size_t>(group.rank)],
-                  dtype_name(context.device.compute_dtype())));
+                  dtype_name(device_.compute_dtype())));
 }
 
 void Executor::send_on(StepContext& context, const ResidualStream& stream) {
@@ -216,7 +262,7 @@ void Executor::send_on(StepContext& context, const ResidualStream& stream) {
 }
 
 void Executor::capture_routes(const MicrobatchRows& rows, int64_t layer, const Tensor& ids) {
-  if (rows.cp_use == CpUse::merge && model_.position.cp_rank > 0) return;  // copies
+  if (rows.are_copies) return;
   const int64_t top_k = ids.shape()[1];
   for (int64_t row = 0; row < rows.n_rows(); ++row) {
     const int32_t* begin = ids.as<int32_t>() + row * top_k;
@@ -235,10 +281,10 @@ Shape Executor::per_layer_shape(int64_t n_rows) const {
 void Executor::sample_rows(const StepPlan& plan,
                            int microbatch,
                            StepContext& context,
-                           TensorView normed) {
+                           TensorView logits) {
   const MicrobatchPlan& mb = plan.microbatches[static_cast<size_t>(microbatch)];
   std::vector<int32_t> chosen =
-      mb.logits_rows.empty() ? std::vector<int32_t>{} : choose_ids(mb, context, normed);
+      mb.logits_rows.empty() ? std::vector<int32_t>{} : choose_ids(mb, logits);
   if (model_.position.n_stages == 1) {
     sampled_[plan.step][microbatch].ids = std::move(chosen);
     return;
@@ -253,9 +299,10 @@ void Executor::sample_rows(const StepPlan& plan,
       {outgoing.ids.data(), DType::I32, {static_cast<int64_t>(outgoing.ids.size())}}, 0);
 }
 
-std::vector<int32_t> Executor::choose_ids(const MicrobatchPlan& mb,
-                                          StepContext& context,
-                                          TensorView normed) {
+TensorView Executor::make_logits(const MicrobatchPlan& mb,
+                                 StepContext& context,
+                                 TensorView normed) {
+  if (mb.logits_rows.empty()) return {};
   enter(context, -1, Site::head);
   const VocabularyParallelHead& head = *model_.chunks.back().head;
   const auto n_rows = static_cast<int64_t>(mb.logits_rows.size());
@@ -272,19 +319,23 @@ std::vector<int32_t> Executor::choose_ids(const MicrobatchPlan& mb,
       device_.softcap(logits, static_cast<float>(*cap));
     }
   }
+  return logits;
+}
 
+std::vector<int32_t> Executor::choose_ids(const MicrobatchPlan& mb, TensorView logits) {
+  const VocabularyParallelHead& head = *model_.chunks.back().head;
+  const auto n_rows = static_cast<int64_t>(mb.logits_rows.size());
   const int64_t vocab_size = model_.config.vocab_size;
   if (options_.capture_logits) {
     const bool captures = groups_.tp.rank() == 0 && groups_.cp.rank() == 0;
-    const TensorView full = gather_logits(groups_.tp, workspace_, logits, vocab_size);
+    const Tensor full = gather_logits(device_, groups_.tp_host, logits, vocab_size);
     for (int64_t r = 0; r < n_rows && captures; ++r) {
       const float* begin = full.as<float>() + r * vocab_size;
       captured_.push_back({mb.logits_rows[static_cast<size_t>(r)], {begin, begin + vocab_size}});
     }
   }
   const std::vector<int32_t> ids = sample(device_,
-                                          groups_.tp,
-                                          workspace_,
+                                          groups_.tp_host,
                                           options_.sampling,
                                           logits,
                                           head.first_id(),

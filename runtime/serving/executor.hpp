@@ -12,6 +12,7 @@
 #include "parallel/pipeline.hpp"
 #include "runtime/model/model.hpp"
 #include "runtime/serving/kv_cache.hpp"
+#include "runtime/serving/residual_marks.hpp"
 #include "runtime/serving/sampler.hpp"
 #include "runtime/serving/step_plan.hpp"
 
@@ -46,10 +47,17 @@ struct ExecutorOptions {
   SamplingConfig sampling;
   bool capture_logits = false;  // and routes
   bool hash_residuals = false;  // fingerprints of what tp ranks must hold alike
+  bool mark_residuals = false;  // the same of every layer and of each rank's own part
   // Every layer's output is looked through: NumericError names the first layer and the rank where
   // it is not finite (D22). Not for timed passes.
   bool check_finite = false;
 };
+
+// Whether decode steps are captured and replayed: by a device that captures, unless the host reads
+// what the device computed to go on, as the routing of experts.
+inline bool replays_decoding(const Device& device, const ModelConfig& model) {
+  return device.captures() && !model.moe;
+}
 
 class Executor {
  public:
@@ -69,6 +77,7 @@ class Executor {
   void drain();
 
   const Clock& clock() const { return device_.clock(); }
+  const Clock& host_clock() const { return device_.host_clock(); }
   // nullptr: a timed pass, nothing is stamped.
   void set_timeline(Timeline* timeline);
   void set_check_finite(bool check) { options_.check_finite = check; }
@@ -77,6 +86,7 @@ class Executor {
   // Of the residual stream behind this rank's layers: rows that its tp group holds alike, and rows
   // that its cp group holds, too (decoding).
   ResidualHash residual_hash() const { return residual_hash_; }
+  std::vector<ResidualMark> take_residual_marks() { return std::move(marks_); }
   int64_t workspace_bytes() const;
 
  private:
@@ -93,12 +103,14 @@ class Executor {
   };
 
   void run_slot(const StepPlan& plan, PipelineSlot slot);
-  // The residual at the start of a chunk: embedded here, or received.
-  void start_stream(const MicrobatchPlan& microbatch,
-                    PipelineSlot slot,
-                    StepContext& context,
-                    ResidualStream& stream);
-  void embed(const MicrobatchPlan& microbatch,
+  // What a section of this slot's work is known by to a device that replays it; 0: not replayed
+  // (prompts, experts, whose routing the host reads, and passes that look at what they compute).
+  uint64_t section_key(const StepPlan& plan, PipelineSlot slot, const void* residual) const;
+  // Ids of the rows held, for the first chunk.
+  std::vector<int32_t> row_ids(const MicrobatchPlan& microbatch, const MicrobatchRows& rows);
+  // The residual at the start of a chunk: received, or embedded by work on the device alone.
+  void receive(StepContext& context, const ResidualStream& stream);
+  void embed(std::span<const int32_t> ids,
              const PipelineChunk& chunk,
              StepContext& context,
              ResidualStream& stream);
@@ -106,14 +118,13 @@ class Executor {
   void send_on(StepContext& context, const ResidualStream& stream);
   TensorView make_per_layer_inputs(const PerLayerEmbedding& embedding,
                                    std::span<const int32_t> ids,
-                                   StepContext& context,
                                    const ResidualStream& stream);
   void capture_routes(const MicrobatchRows& rows, int64_t layer, const Tensor& ids);
-  void require_finite(StepContext& context, TensorView x, int64_t layer) const;
-  void sample_rows(const StepPlan& plan, int microbatch, StepContext& context, TensorView normed);
-  std::vector<int32_t> choose_ids(const MicrobatchPlan& microbatch,
-                                  StepContext& context,
-                                  TensorView normed);
+  void require_finite(TensorView x, int64_t layer) const;
+  // F32 [n logits rows, vocab_local] of the rows whose logits are wanted; empty if none are.
+  TensorView make_logits(const MicrobatchPlan& microbatch, StepContext& context, TensorView normed);
+  void sample_rows(const StepPlan& plan, int microbatch, StepContext& context, TensorView logits);
+  std::vector<int32_t> choose_ids(const MicrobatchPlan& microbatch, TensorView logits);
   void expect_ids(const StepPlan& plan, int microbatch);
   std::vector<int32_t> resolve(const std::vector<TokenSource>& tokens);
   int32_t sampled_id(int32_t step, int32_t slot);
@@ -137,6 +148,7 @@ class Executor {
   std::vector<CapturedRow> captured_;
   std::vector<CapturedRoute> routes_;
   ResidualHash residual_hash_;
+  std::vector<ResidualMark> marks_;
 };
 
 }  // namespace testbed

@@ -89,7 +89,7 @@ GenerationResult schedule(const Replica& replica,
                           const std::vector<Request>& requests,
                           const GenerationOptions& options) {
   StepStamps stamps(executor.clock(), options.timeline, options.repeat);
-  TimingLog log(executor.clock(), replica, requests);
+  TimingLog log(executor.host_clock(), replica, requests);
   Scheduler scheduler(requests, options.scheduler);
   const auto settle = [&](const StepPlan& plan) {
     scheduler.update(plan.step, executor.collect(plan.step));

@@ -15,17 +15,6 @@ size_t group_with(const std::vector<KvGroup>& groups, int64_t layer) {
   return static_cast<size_t>(group - groups.begin());
 }
 
-void fill(TensorView view) {
-  for (int64_t i = 0; i < view.n_elements(); ++i) {
-    const float value = 0.01F * static_cast<float>(i % 17 - 8);
-    if (view.dtype() == DType::F32) {
-      view.as<float>()[i] = value;
-    } else {
-      view.as<bf16>()[i] = to_bf16(value);
-    }
-  }
-}
-
 }  // namespace
 
 CachedShape cached_on_rank(const ModelConfig& config, int64_t layer, int tp, int tp_rank) {
@@ -34,6 +23,12 @@ CachedShape cached_on_rank(const ModelConfig& config, int64_t layer, int tp, int
     shape.n_heads = shard_heads(config.n_heads, shape.n_heads, tp, tp_rank).kv_heads.size();
   }
   return shape;
+}
+
+int64_t stored_token_bytes(
+    const ModelConfig& config, int64_t layer, int tp, int tp_rank, DType compute) {
+  if (config.layer(layer).kv_layer != layer) return 0;
+  return dtype_bytes(compute, cached_on_rank(config, layer, tp, tp_rank).elements());
 }
 
 std::vector<KvCache::LayerLayout> kv_layouts(const ModelConfig& config,
@@ -118,10 +113,10 @@ int64_t KvCache::bytes_per_token(int group) const {
   return n_bytes;
 }
 
-void KvCache::fill_synthetic() {
+void KvCache::fill_synthetic(Device& device) {
   for (const Layer& held : layers_) {
-    fill(held.k);
-    fill(held.v);
+    device.fill_synthetic(held.k);
+    device.fill_synthetic(held.v);
   }
 }
 

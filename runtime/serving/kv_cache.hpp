@@ -14,6 +14,9 @@ namespace testbed {
 // What one rank stores per token in a layer: elements as in CachedShape, of its own KV heads. MLA's
 // latent is whole on every tp rank.
 CachedShape cached_on_rank(const ModelConfig& config, int64_t layer, int tp, int tp_rank);
+// Bytes that the layer adds to a token's cache there: none if it reads another layer's.
+int64_t stored_token_bytes(
+    const ModelConfig& config, int64_t layer, int tp, int tp_rank, DType compute);
 
 // Keys and values of the layers that one rank holds.
 class KvCache {
@@ -43,7 +46,7 @@ class KvCache {
 
   // Fills every block with small values, as if tokens had been cached (--context): no page stays
   // unmapped or zero.
-  void fill_synthetic();
+  void fill_synthetic(Device& device);
 
  private:
   struct Layer {

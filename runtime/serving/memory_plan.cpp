@@ -156,24 +156,24 @@ std::optional<std::string> MemoryUse::why_too_much() const {
       gib(largest.workspace_bytes));
 }
 
-std::optional<std::string> why_hosts_lack_memory(ControlChannel& control,
-                                                 const std::string& host,
-                                                 const std::vector<MemoryRecord>& plans) {
+std::optional<std::string> why_places_lack_memory(ControlChannel& control,
+                                                  const std::string& place,
+                                                  const std::vector<MemoryRecord>& plans) {
   ByteWriter out;
-  out.put(host);
+  out.put(place);
   out.put(plans);
-  std::map<std::string, MemoryUse> hosts;
+  std::map<std::string, MemoryUse> places;
   for (const Bytes& bytes : control.all_gather(out.take())) {
     ByteReader in(bytes);
     std::string name;
     std::vector<MemoryRecord> of_process;
     in.get(name);
     in.get(of_process);
-    MemoryUse& use = hosts[name];
-    use.place = "host " + name;
+    MemoryUse& use = places[name];
+    use.place = name;
     for (const MemoryRecord& plan : of_process) use.add(plan);
   }
-  for (const auto& [name, use] : hosts) {
+  for (const auto& [name, use] : places) {
     if (auto reason = use.why_too_much()) return reason;
   }
   return std::nullopt;

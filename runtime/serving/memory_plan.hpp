@@ -42,10 +42,10 @@ struct MemoryUse {
   std::optional<std::string> why_too_much() const;
 };
 
-// All processes call it with the plans of the ranks they would run. Why a host's ranks together
-// need more than it has, on every process; nullopt if all fit.
-std::optional<std::string> why_hosts_lack_memory(ControlChannel& control,
-                                                 const std::string& host,
-                                                 const std::vector<MemoryRecord>& plans);
+// All processes call it with the plans of the ranks they would run in a place: "host a", a GPU. Why
+// the ranks of a place together need more than it has, on every process; nullopt if all fit.
+std::optional<std::string> why_places_lack_memory(ControlChannel& control,
+                                                  const std::string& place,
+                                                  const std::vector<MemoryRecord>& plans);
 
 }  // namespace testbed

@@ -64,23 +64,25 @@ std::vector<int32_t> greedy(Device& device,
 
 }  // namespace
 
-TensorView gather_logits(Communicator& tp,
-                         Workspace& workspace,
-                         TensorView logits_local,
-                         int64_t vocab_size) {
-  if (tp.size() == 1) return logits_local;
+Tensor gather_logits(Device& device,
+                     Communicator& tp,
+                     TensorView logits_local,
+                     int64_t vocab_size) {
   const int64_t n_rows = logits_local.n_rows();
   const int64_t n_local = logits_local.shape()[1];
+  Tensor mine(DType::F32, logits_local.shape());
+  device.download(logits_local, mine);
+  if (tp.size() == 1) return mine;
   const int64_t each = (vocab_size + tp.size() - 1) / tp.size();
-  const TensorView padded = workspace.take(DType::F32, {n_rows, each});
+  const Tensor padded(DType::F32, {n_rows, each});
   for (int64_t r = 0; r < n_rows; ++r) {
     float* row = padded.as<float>() + r * each;
-    std::copy_n(logits_local.as<float>() + r * n_local, n_local, row);
+    std::copy_n(mine.as<float>() + r * n_local, n_local, row);
     std::fill(row + n_local, row + each, -std::numeric_limits<float>::infinity());
   }
-  const TensorView parts = workspace.take(DType::F32, {tp.size(), n_rows, each});
+  const Tensor parts(DType::F32, {tp.size(), n_rows, each});
   tp.all_gather(padded, parts);
-  const TensorView full = workspace.take(DType::F32, {n_rows, vocab_size});
+  Tensor full(DType::F32, {n_rows, vocab_size});
   for (int64_t r = 0; r < n_rows; ++r) {
     for (int64_t rank = 0; rank < tp.size(); ++rank) {
       const int64_t begin = std::min(vocab_size, rank * each);
@@ -95,14 +97,13 @@ TensorView gather_logits(Communicator& tp,
 
 std::vector<int32_t> sample(Device& device,
                             Communicator& tp,
-                            Workspace& workspace,
                             const SamplingConfig& config,
                             TensorView logits_local,
                             int64_t first_id,
                             int64_t vocab_size,
                             std::span<const LogitsRow> rows) {
   if (config.temperature == 0.0) return greedy(device, tp, logits_local, first_id, rows);
-  const TensorView full = gather_logits(tp, workspace, logits_local, vocab_size);
+  const Tensor full = gather_logits(device, tp, logits_local, vocab_size);
   std::vector<int32_t> ids;
   for (size_t r = 0; r < rows.size(); ++r) {
     const float* row = full.as<float>() + static_cast<int64_t>(r) * vocab_size;

@@ -7,29 +7,24 @@
 #include <vector>
 
 #include "kernels/device.hpp"
-#include "kernels/workspace.hpp"
 #include "parallel/comm/communicator.hpp"
 #include "runtime/config/run_config.hpp"
 #include "runtime/serving/step_plan.hpp"
 
 namespace testbed {
 
-// Full logits of the rows, F32 [r, vocab_size], on every rank: gathers r * ceil(V / tp) floats per
-// rank. Padding is cut.
-TensorView gather_logits(Communicator& tp,
-                         Workspace& workspace,
-                         TensorView logits_local,
-                         int64_t vocab_size);
+// Full logits of the rows, F32 [r, vocab_size], on the host of every rank: gathers
+// r * ceil(V / tp) floats per rank over tp, a group of host tensors. Padding is cut.
+Tensor gather_logits(Device& device, Communicator& tp, TensorView logits_local, int64_t vocab_size);
 
 // What greedy sampling exchanges per row and rank: value, id, whether all are finite.
 inline constexpr int64_t sampled_row_bytes = 12;
 
 // The next token of each row. Greedy exchanges sampled_row_bytes; otherwise the logits are
-// gathered, and the draw depends only on (seed, request, position). Throws NumericError naming a
-// row whose logits are not finite.
+// gathered, and the draw depends only on (seed, request, position). tp: of host tensors. Throws
+// NumericError naming a row whose logits are not finite.
 std::vector<int32_t> sample(Device& device,
                             Communicator& tp,
-                            Workspace& workspace,
                             const SamplingConfig& config,
                             TensorView logits_local,
                             int64_t first_id,

@@ -56,7 +56,10 @@ std::vector<SweepPoint> sweep_points(const SweepConfig& config) {
 
 namespace {
 
-constexpr int64_t unquantised = 1;
+// Of what was asked for; blocks as stored are not known here.
+int64_t weight_block(const RunConfig& run) {
+  return run.weight_format ? run.weight_format->col_granularity() : 1;
+}
 
 // Calls visit(tp, pp, cp, dp) for every way of using exactly `used` devices.
 template <typename Visit>
@@ -98,7 +101,7 @@ std::vector<SweepPoint> all_splits(const SweepConfig& config,
         for (const int ep : searched_ep(config, model, point)) {
           point.ep = ep;
           const ParallelConfig parallel = config_of(config, point).parallel;
-          if (!why_illegal(model, simulated_mesh(parallel), parallel, unquantised))
+          if (!why_illegal(model, simulated_mesh(parallel), parallel, weight_block(config.base)))
             points.push_back(point);
         }
       });
@@ -126,7 +129,7 @@ std::optional<std::string> why_refused(const RunConfig& config,
                                        const ClusterSpec& cluster) {
   const Mesh mesh = simulated_mesh(config.parallel);
   if (auto reason = why_too_many_devices(mesh, cluster)) return reason;
-  return why_illegal(model, mesh, config.parallel, unquantised);
+  return why_illegal(model, mesh, config.parallel, weight_block(config));
 }
 
 }  // namespace testbed

@@ -165,23 +165,25 @@ void store(const float* y, int64_t n, DType to, std::byte* dst) {
 
 }  // namespace
 
-f16 to_f16(float x) {
-  const uint32_t u = std::bit_cast<uint32_t>(x);
-  const uint32_t sign = (u >> 16) & 0x8000U;
-  const uint32_t magnitude = u & 0x7fffffffU;
-  uint32_t out = 0;
-  if (magnitude > 0x7f800000U) {
-    out = 0x7e00U;  // NaN
-  } else if (magnitude >= 0x477ff000U) {
-    out = 0x7c00U;  // rounds to 65536 or more
-  } else if (magnitude < 0x38800000U) {
-    // Below 2^-14: adding 0.5 leaves the subnormal's units of 2^-24 in the low bits, rounded.
-    const float shifted = std::bit_cast<float>(magnitude) + 0.5F;
-    out = std::bit_cast<uint32_t>(shifted) - std::bit_cast<uint32_t>(0.5F);
-  } else {
-    out = (magnitude - (112U << 23) + 0xfffU + ((magnitude >> 13) & 1U)) >> 13;
+void unpack_blocks(DType from, const std::byte* src, int64_t n, BlockParts to) {
+  CHECK(from == DType::Q8_0 || from == DType::Q4_0 || from == DType::Q4_1);
+  const DTypeInfo info = dtype_info(from);
+  CHECK(n % info.block_elements == 0 && (from == DType::Q4_1) == (to.minima != nullptr));
+  const int64_t head_bytes = from == DType::Q4_1 ? 4 : 2;  // scale, minimum
+  for (int64_t b = 0; b < n / info.block_elements; ++b, src += info.block_bytes) {
+    to.scales[b] = f16{load<uint16_t>(src)};
+    if (to.minima != nullptr) to.minima[b] = f16{load<uint16_t>(src + 2)};
+    const std::byte* packed = src + head_bytes;
+    int8_t* codes = to.codes + b * info.block_elements;
+    if (from == DType::Q8_0) {
+      std::memcpy(codes, packed, static_cast<size_t>(info.block_elements));
+      continue;
+    }
+    for (int i = 0; i < 16; ++i) {
+      codes[i] = static_cast<int8_t>(byte_at(packed, i) & 15);
+      codes[i + 16] = static_cast<int8_t>(byte_at(packed, i) >> 4);
+    }
   }
-  return f16{static_cast<uint16_t>(sign | out)};
 }
 
 void convert_elements(DType from, const std::byte* src, int64_t n, DType to, std::byte* dst) {

@@ -32,6 +32,21 @@ DType readable_dtype(const std::string& name, const MappedTensor& tensor) {
   return *tensor.dtype;
 }
 
+// D4.
+void refuse_cut_blocks(const std::string& name,
+                       const MappedTensor& tensor,
+                       DType dtype,
+                       IndexRange cols) {
+  const int64_t block = dtype_info(dtype).block_elements;
+  if (cols.begin % block == 0 && cols.end % block == 0) return;
+  throw WeightsError(fmt::format("{}: columns [{}, {}) do not start and end on a block of {} {}",
+                                 where(name, tensor),
+                                 cols.begin,
+                                 cols.end,
+                                 block,
+                                 dtype_name(dtype)));
+}
+
 // Where in the stored tensor, in elements, canonical row `row` begins.
 int64_t row_start(const StoredPart& part, int64_t row) {
   const int64_t d = part.permuted_head_dim;
@@ -161,14 +176,36 @@ void FileWeights::read(std::string_view name,
     throw WeightsError(fmt::format("{} is a vector in block type {}, which is not supported",
                                    where(spelled, *part.tensor),
                                    dtype_name(dtype)));
-  if (slice.cols.begin % block != 0 || slice.cols.end % block != 0)
-    throw WeightsError(fmt::format("{}: columns [{}, {}) do not start and end on a block of {} {}",
-                                   where(spelled, *part.tensor),
-                                   cols.begin,
-                                   cols.end,
-                                   block,
-                                   dtype_name(dtype)));
+  refuse_cut_blocks(spelled, *part.tensor, dtype, slice.cols);
   copy_slice(part, dtype, slice, dst);
+}
+
+void FileWeights::read_blocks(std::string_view name,
+                              IndexRange rows,
+                              IndexRange cols,
+                              const QuantisedRows& dst) const {
+  const Located& located = locate(name);
+  const StoredPart& part = located.part;
+  const std::string spelled(name);
+  const DType dtype = readable_dtype(spelled, *part.tensor);
+  CHECK(located.shape.rank() == 2 && part.place.col_stride == 1);
+  CHECK(dst.format.is_quantised() && dst.format == native_format(dtype));
+  CHECK(0 <= rows.begin && rows.begin <= rows.end && rows.end <= located.shape[0]);
+  CHECK(0 <= cols.begin && cols.begin <= cols.end && cols.end <= located.shape[1]);
+  CHECK(dst.n_rows() == rows.size() && dst.n_cols() == cols.size());
+  refuse_cut_blocks(spelled, *part.tensor, dtype, cols);
+  const int64_t n_blocks = dst.format.n_groups(cols.size());
+  for (int64_t row = rows.begin; row < rows.end; ++row) {
+    const int64_t at = row - rows.begin;
+    unpack_blocks(dtype,
+                  part.tensor->bytes.data() + dtype_bytes(dtype, row_start(part, row) + cols.begin),
+                  cols.size(),
+                  {.codes = dst.codes.as<int8_t>() + at * cols.size(),
+                   .scales = dst.scales.as<f16>() + at * n_blocks,
+                   .minima = dst.format.offset == WeightOffset::minimum
+                                 ? dst.offsets.as<f16>() + at * n_blocks
+                                 : nullptr});
+  }
 }
 
 void FileWeights::refuse_unused(const std::vector<Named>& stored, int64_t n_layers) const {

@@ -52,6 +52,10 @@ class FileWeights : public WeightSource {
 
   std::optional<StoredTensor> find(std::string_view name) const override;
   void read(std::string_view name, IndexRange rows, IndexRange cols, TensorView dst) const override;
+  void read_blocks(std::string_view name,
+                   IndexRange rows,
+                   IndexRange cols,
+                   const QuantisedRows& dst) const override;
   std::string description() const override { return description_; }
 
   // Throws WeightsError if a stored tensor that belongs to the model by its name is not part of

@@ -10,6 +10,7 @@
 
 #include "kernels/base/errors.hpp"
 #include "runtime/weights/convert.hpp"
+#include "runtime/weights/random_fill.hpp"
 #include "runtime/weights/tensor_names.hpp"
 #include "runtime/weights/weight_source.hpp"
 
@@ -34,29 +35,11 @@ uint64_t tensor_key(uint64_t seed, std::string_view name) {
   return key;
 }
 
-struct Key {
-  uint32_t add;
-  uint32_t flip;
-};
-
 // The key of elements [high << 32, (high + 1) << 32).
-Key block_key(uint64_t key, uint64_t high) {
+RandomKey block_key(uint64_t key, uint64_t high) {
   const uint64_t k = mix64(key ^ (high * 0xd1342543de82ef95U));
   return {static_cast<uint32_t>(k), static_cast<uint32_t>(k >> 32)};
 }
-
-// The sum of two uniform 16-bit numbers, centred: triangular on [-65535, 65535], zero mean.
-inline int32_t triangular(Key key, uint32_t index) {
-  uint32_t x = index + key.add;
-  x = (x ^ (x >> 16)) * 0x7feb352dU;
-  x ^= key.flip;  // so that two tensors are not shifted copies of one sequence
-  x = (x ^ (x >> 15)) * 0x846ca68bU;
-  x ^= x >> 16;
-  return static_cast<int32_t>((x & 0xffffU) + (x >> 16)) - 65535;
-}
-
-// Standard deviation of triangular(): sqrt(2 * (65536^2 - 1) / 12).
-constexpr double triangular_std = 26754.9;
 
 struct Distribution {
   float mean;
@@ -80,22 +63,6 @@ Distribution distribution(TensorKind kind, bool norm_adds_one) {
       return {0.0F, scale(bias_std)};
   }
   check_failed("known kind", __FILE__, __LINE__);
-}
-
-// Elements [first, first + n) of a tensor; they must not cross a multiple of 2^32.
-void generate(uint64_t key, int64_t first, int64_t n, Distribution shape, float* out) {
-  const Key block = block_key(key, static_cast<uint64_t>(first) >> 32);
-  const auto low = static_cast<uint32_t>(first);
-  const auto count = static_cast<uint32_t>(n);
-  if (shape.mean == 0.0F) {
-    for (uint32_t i = 0; i < count; ++i)
-      out[i] = static_cast<float>(triangular(block, low + i)) * shape.scale;
-    return;
-  }
-  for (uint32_t i = 0; i < count; ++i) {
-    const float deviation = static_cast<float>(triangular(block, low + i)) * shape.scale;
-    out[i] = shape.mean + deviation;
-  }
 }
 
 void round_to(DType dtype, int64_t n, float* values) {
@@ -143,6 +110,14 @@ class RandomWeights : public WeightSource {
     }
   }
 
+  // There is no stored dtype in blocks.
+  void read_blocks(std::string_view /*name*/,
+                   IndexRange /*rows*/,
+                   IndexRange /*cols*/,
+                   const QuantisedRows& /*dst*/) const override {
+    check_failed("stored in blocks", __FILE__, __LINE__);
+  }
+
   std::string description() const override { return fmt::format("random(seed={})", seed_); }
 
  private:
@@ -150,12 +125,21 @@ class RandomWeights : public WeightSource {
       uint64_t key, int64_t first, int64_t n, Distribution values, DType to, std::byte* out) const {
     constexpr int64_t chunk = 2048;
     std::array<float, chunk> buffer;
+    const bool directly = values.mean == 0.0F && to == dtype_ && to != DType::F16;
     while (n > 0) {
       const int64_t to_boundary = (int64_t{1} << 32) - (first & 0xffffffff);
-      const int64_t m = std::min({chunk, n, to_boundary});
-      generate(key, first, m, values, buffer.data());
-      if (to != dtype_) round_to(dtype_, m, buffer.data());
-      convert_elements(DType::F32, reinterpret_cast<const std::byte*>(buffer.data()), m, to, out);
+      const int64_t m = std::min({directly ? n : chunk, n, to_boundary});
+      const RandomKey block = block_key(key, static_cast<uint64_t>(first) >> 32);
+      const auto low = static_cast<uint32_t>(first);
+      if (directly) {
+        fill_(block, low, m, values.scale, to, out);
+      } else {
+        auto* bytes = reinterpret_cast<std::byte*>(buffer.data());
+        fill_(block, low, m, values.scale, DType::F32, bytes);
+        for (int64_t i = 0; i < m; ++i) buffer[static_cast<size_t>(i)] += values.mean;
+        if (to != dtype_) round_to(dtype_, m, buffer.data());
+        convert_elements(DType::F32, bytes, m, to, out);
+      }
       out += dtype_bytes(to, m);
       first += m;
       n -= m;
@@ -169,6 +153,7 @@ class RandomWeights : public WeightSource {
   DType dtype_;
   bool norm_adds_one_;
   uint64_t seed_;
+  RandomFill fill_ = random_fill_versions().front();
   std::map<std::string, Known, std::less<>> tensors_;
 };
 

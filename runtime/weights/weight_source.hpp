@@ -12,6 +12,7 @@
 
 #include "kernels/base/index_range.hpp"
 #include "kernels/base/tensor.hpp"
+#include "kernels/quantise.hpp"
 #include "runtime/config/model_config.hpp"
 
 namespace testbed {
@@ -37,6 +38,13 @@ class WeightSource {
                     IndexRange rows,
                     IndexRange cols,
                     TensorView dst) const = 0;
+
+  // The same slice of a matrix that is stored in blocks, as they are: codes, scales and offsets in
+  // native_format() of the stored dtype.
+  virtual void read_blocks(std::string_view name,
+                           IndexRange rows,
+                           IndexRange cols,
+                           const QuantisedRows& dst) const = 0;
 
   // "random(seed=0)", or the file or folder, as reported.
   virtual std::string description() const = 0;

@@ -246,8 +246,10 @@ class Inputs(Case):
             self.assertEqual(greedy(1, "--model", folder, *F32, *IDS), greedy(1, "--model", LLAMA5, *F32, *IDS))
             self.refused(2, "--tp", 2, "--model", folder, "--prompt", "text", says="tokenizer.json")
 
-    def test_an_instruction_set_the_processor_lacks_is_refused(self):
+    def test_what_the_environment_asks_wrongly_is_refused(self):
         self.refused(2, "--tp", 2, "--model", LLAMA, *IDS, says="TESTBED_ISA", env={"TESTBED_ISA": "avx9"})
+        self.refused(2, "--tp", 2, "--model", LLAMA, *IDS, says="TESTBED_ONE_SHOT_BYTES",
+                     env={"TESTBED_ONE_SHOT_BYTES": "32k"})
 
     def test_every_instruction_set_gives_the_same_tokens(self):
         expected = greedy(1, "--model", LLAMA, *F32, *IDS)
@@ -256,9 +258,26 @@ class Inputs(Case):
             self.assertEqual([r["ids"] for r in got["requests"]], expected)
             self.assertIn(isa, got["fingerprint"]["devices"][0])
 
-    def test_what_is_not_built_yet_refuses(self):
-        for args, says in ((("--device", "cuda"), "cuda"), (("--weight-dtype", "int8"), "int8")):
-            self.refused(1, "--model", LLAMA, *args, says=says)
+    def test_D4_groups_of_weights_are_cut_at_their_ends_or_the_split_is_refused(self):
+        self.refused(2, "--tp", 2, "--model", LLAMA, *IDS, "--weight-dtype", "int8", "--weight-group", 128,
+                     says=("blocks of 128", "legal for", ": 1"))
+        got = record(2, "--tp", 2, "--model", LLAMA, *IDS, "--weight-dtype", "int8", "--check", "full")
+        self.assertEqual(got["weight_dtype"], "int8")
+        for label in ("weights converted: bf16 -> int8-g32", "int8 weights: activations quantised to int8 in groups of 32",
+                      "MFU is against the peak of int8 products"):
+            self.assertIn(label, got["labels"])
+        check = got["checks"]["against_one_rank"]
+        self.assertGreater(check["compared"], 0)
+        self.assertIsNone(check["first_difference"])
+
+    def test_labels_name_what_became_of_every_stages_weights(self):
+        got = record(3, "--pp", 3, "--model", model("deepseek_v2"), *IDS, "--weight-dtype", "int8", "--check", "off")
+        self.assertIn("not quantised: router gates, bf16", got["labels"])  # the first stage is layer 0, without experts
+        self.assertEqual(len(set(got["labels"])), len(got["labels"]))
+
+    def test_weight_groups_need_a_quantised_dtype(self):
+        self.refused(1, "--model", LLAMA, *IDS, "--weight-group", 32, says="needs --weight-dtype int8, int4 or fp8")
+        self.refused(1, "--model", LLAMA, *IDS, "--weight-dtype", "int4", "--weight-group", "row", says="32, 128")
 
     def test_unknown_options_and_models_are_mistakes(self):
         self.refused(2, "--model", LLAMA, "--no-such-option", says="no-such-option")

@@ -61,6 +61,13 @@ PHASE = {
     "predicted": OPT({"cluster": STR, "step_ms": NUM, "shares": SHARES}),
     "per_device": [DEVICE], "collectives": [COLLECTIVE], "layers": [LAYER], "pipeline": OPT(PIPELINE),
     "ring": OPT([RING_STEP]), "experts": OPT(EXPERTS)}
+DEVICE_COUNTERS = {
+    "rank": INT, "device": STR, "seconds": NUM, "predicted_wire_bytes": INT, "transport": STR,
+    **{name: OPT(NUM) for name in ("joules", "power_throttled_s", "thermal_throttled_s")},
+    **{name: OPT(INT) for name in ("nvlink_tx_bytes", "nvlink_rx_bytes", "pcie_tx_bytes", "pcie_rx_bytes",
+                                   "ecc_corrected", "ecc_uncorrected", "sm_clock_mhz_min", "sm_clock_mhz_max",
+                                   "temperature_c_max", "dram_read_bytes", "dram_write_bytes")},
+    "throttle_reasons": OPT([STR]), "xids": OPT([INT]), "why_no_dram": OPT(STR)}
 RECORD = {
     "schema": STR, "device": STR, "simulated": BOOL, "labels": [STR], "model": STR, "layers": INT, "world_size": INT,
     "parallel": {**{name: INT for name in ("tp", "pp", "cp", "dp", "ep", "microbatches", "virtual_stages")},
@@ -75,6 +82,7 @@ RECORD = {
                 "first_difference": OPT(STR)},
                "replicas_bitwise_equal": OPT(BOOL)},
     "instrument_overhead": OPT(NUM),
+    "device_counters": [DEVICE_COUNTERS], "energy": OPT({"joules": NUM, "joules_per_token": OPT(NUM)}),
     "fingerprint": {"hosts": [STR], "devices": [STR], "driver": OPT(STR), "libraries": MAP, "binding": [STR],
                     "environment": MAP, "config_hash": STR, "version": STR}}
 
@@ -209,6 +217,29 @@ def check_experts(experts, record, where):
         raise Wrong(f"{where}.all_to_all_bytes of {len(matrix)} rows with exchange {experts['exchange']}")
 
 
+def check_counters(record):
+    counters = record["device_counters"]
+    ranks = [c["rank"] for c in counters]
+    if ranks != sorted(set(ranks) & set(range(record["world_size"]))):
+        raise Wrong(f"record.device_counters of ranks {ranks} of {record['world_size']}")
+    if counters and record["simulated"]:
+        raise Wrong("record.device_counters of a simulated device")
+    for c in counters:
+        here = f"record.device_counters of rank {c['rank']}"
+        if (c["dram_read_bytes"] is None) != (c["why_no_dram"] is not None):
+            raise Wrong(f"{here}: DRAM bytes {c['dram_read_bytes']}, why not: {c['why_no_dram']}")
+        if (c["sm_clock_mhz_min"] or 0) > (c["sm_clock_mhz_max"] or 0):
+            raise Wrong(f"{here}: SM clock {c['sm_clock_mhz_min']} to {c['sm_clock_mhz_max']} MHz")
+    # Ranks that share a device: the first one's.
+    energy = {c["device"]: c["joules"] for c in reversed(counters)}
+    known = bool(counters) and len(counters) == record["world_size"] and None not in energy.values()
+    if (record["energy"] is not None) != known:
+        raise Wrong(f"record.energy is {record['energy']} of {energy}")
+    if known:
+        total = record["energy"]["joules"]
+        check_sum(total, list(energy.values()), 1e-9 * max(1.0, total), "record.energy")
+
+
 def check(record):
     check_type(record, RECORD, "record")
     check_none_negative(record, "record")
@@ -218,6 +249,7 @@ def check(record):
     degrees = record["parallel"]
     if degrees["tp"] * degrees["pp"] * degrees["cp"] * degrees["dp"] != record["world_size"]:
         raise Wrong(f"record.world_size {record['world_size']} is not the product of {degrees}")
+    check_counters(record)
     for name, phase in phases.items():
         check_phase(phase, record, f"record.phases.{name}")
     for i, request in enumerate(record["requests"]):

@@ -6,28 +6,12 @@ import tempfile
 import time
 import unittest
 
-from program import BIN, MPIRUN, model, run
+from program import BIN, MPIRUN, model, ranks_of, run
 
 DEADLINE_S = 3
 LLAMA = model("llama3_gqa")
 LONG = ("--prompt-ids", "1,2,3", "--gen-tokens", 200, "--ignore-eos", "--check", "off",
         "--repeats", 100000, "--quiet", "--timeout", DEADLINE_S)
-
-
-def ranks_of(parent):
-    """World rank -> pid of the processes below mpirun."""
-    found = {}
-    for pid in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            with open(f"/proc/{pid}/cmdline", "rb") as file:
-                words = file.read().split(b"\0")
-            with open(f"/proc/{pid}/environ", "rb") as file:
-                environment = dict(e.split(b"=", 1) for e in file.read().split(b"\0") if b"=" in e)
-        except OSError:
-            continue
-        if words[0] == BIN.encode() and environment.get(b"TESTBED_TEST_JOB") == parent.encode():
-            found[int(environment[b"OMPI_COMM_WORLD_RANK"])] = int(pid)
-    return found
 
 
 class Failures(unittest.TestCase):

@@ -19,16 +19,19 @@ def plan(*args):
 class Plan(unittest.TestCase):
     def test_costs_are_those_of_a_run(self):
         """Per step, all devices, exactly. The plan knows no microbatches: each would read the weights again."""
-        for name, tp, pp in (("llama3_gqa", 1, 1), ("llama3_gqa", 2, 1), ("smollm_tied", 3, 1), ("qwen2", 1, 2),
-                             ("qwen3", 2, 1), ("mistral_swa", 1, 1), ("llama_5layers", 1, 2)):
+        bf16 = ("bf16",)
+        for name, tp, pp, dtype in (("llama3_gqa", 1, 1, bf16), ("llama3_gqa", 2, 1, ("int8",)),
+                                    ("smollm_tied", 3, 1, bf16), ("qwen2", 1, 2, bf16), ("qwen3", 2, 1, bf16),
+                                    ("mistral_swa", 1, 1, bf16), ("llama_5layers", 1, 2, ("fp8", "--weight-group", "block"))):
+            dtype = ("--weight-dtype", *dtype)
             split = ("--tp", tp, "--pp", pp)
             # One decode step, whose token is the prompt's successor and sees itself too.
             workload = ("--prompt-tokens", PROMPT, "--batch", 1)
             measured = record(tp * pp, "--model", model(name), *split, *workload, "--gen-tokens", 2, "--ignore-eos",
-                              "--check", "off", "--weight-dtype", "bf16", "--microbatches", 1)
-            planned = plan("--model", model(name), *split, *workload, "--context", PROMPT + 1, "--weight-dtype", "bf16")
+                              "--check", "off", *dtype, "--microbatches", 1)
+            planned = plan("--model", model(name), *split, *workload, "--context", PROMPT + 1, *dtype)
             for phase in ("decode", "prefill"):
-                with self.subTest(model=name, tp=tp, pp=pp, phase=phase):
+                with self.subTest(model=name, tp=tp, pp=pp, dtype=dtype, phase=phase):
                     self.assertEqual(measured["phases"][phase]["steps"], 1)
                     per_step = {field: measured["phases"][phase][field] for field in COUNTED
                                 if field in measured["phases"][phase]}

@@ -29,6 +29,35 @@ def run(ranks, *args, env=None, limit_s=LIMIT_S, launcher=True):
     return done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
 
 
+def processes_with(name, value):
+    """Ids of the processes whose environment has name=value, those of this test left out."""
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{pid}/environ", "rb") as file:
+                if f"{name}={value}".encode() in file.read().split(b"\0") and int(pid) != os.getpid():
+                    found.append(int(pid))
+        except OSError:
+            continue
+    return found
+
+
+def ranks_of(job):
+    """World rank -> pid of the programs that run with TESTBED_TEST_JOB=job."""
+    found = {}
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{pid}/cmdline", "rb") as file:
+                words = file.read().split(b"\0")
+            with open(f"/proc/{pid}/environ", "rb") as file:
+                environment = dict(e.split(b"=", 1) for e in file.read().split(b"\0") if b"=" in e)
+        except OSError:
+            continue
+        if words[0] == BIN.encode() and environment.get(b"TESTBED_TEST_JOB") == job.encode():
+            found[int(environment[b"OMPI_COMM_WORLD_RANK"])] = int(pid)
+    return found
+
+
 def strict_json(text):
     return strict_loads(text.encode())
 

@@ -1,3 +1,4 @@
 testbed_golden_test(network_test testbed_comm_sim)
 testbed_golden_test(simulate_test testbed_commands)
 testbed_golden_test(probe_model_test testbed_probe testbed_op_time)
+testbed_golden_test(quantised_time_test testbed_sim_device testbed_config)

@@ -3,6 +3,7 @@ foreach(n 1 2 3 4 8)
   testbed_mpi_test(comm_np${n} comm_test ${n} TIMEOUT 120)
 endforeach()
 testbed_mpi_test(comm_deadline comm_test 3 ARGS deadline)
+testbed_mpi_test(comm_whereabouts comm_test 3 ARGS whereabouts)
 testbed_mpi_test(comm_large_message comm_test 2 ARGS large TIMEOUT 240)
 
 # One rank is left behind or fails; the job must end at once, with the code that rank gave.

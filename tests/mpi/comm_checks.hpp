@@ -1,5 +1,6 @@
 // What the MPI tests of communicators check with: payloads, the sums that must come out, and the
-// bytes that MPI is really given. For the one file of a test program.
+// bytes that MPI is really given or that others read from shared memory. For the one file of a test
+// program.
 #pragma once
 
 #include <mpi.h>
@@ -18,6 +19,7 @@
 #include "kernels/base/errors.hpp"
 #include "kernels/base/hash.hpp"
 #include "parallel/comm/mpi_world.hpp"
+#include "parallel/comm/shm_hierarchy.hpp"
 
 inline int64_t sent_bytes = 0;
 inline int64_t n_sent = 0;
@@ -68,6 +70,41 @@ inline std::vector<int> everyone(const MpiWorld& world) {
   return ranks;
 }
 
+// What this rank has really sent in a group of all ranks: given to MPI, or read by the others from
+// the memory they share.
+class SentBytes {
+ public:
+  explicit SentBytes(const Communicator& group)
+      : group_(group), sent_before_(sent_bytes), read_before_(read_from()) {}
+  // All ranks together.
+  int64_t since() const {
+    const int64_t sent = sent_bytes - sent_before_;
+    std::vector<int64_t> read = read_from();
+    for (size_t r = 0; r < read.size(); ++r) read[r] -= read_before_[r];
+    std::vector<int64_t> read_by(read.size());
+    MPI_Alltoall(read.data(), 1, MPI_INT64_T, read_by.data(), 1, MPI_INT64_T, MPI_COMM_WORLD);
+    read_by[static_cast<size_t>(group_.rank())] = 0;
+    return std::accumulate(read_by.begin(), read_by.end(), sent);
+  }
+
+ private:
+  std::vector<int64_t> read_from() const {
+    std::vector<int64_t> read(static_cast<size_t>(group_.size()), 0);
+    const auto* shared = dynamic_cast<const ShmCommunicator*>(&group_);
+    if (const auto* hosts = dynamic_cast<const ShmHierarchy*>(&group_)) shared = hosts->local();
+    if (shared == nullptr) return read;
+    const std::vector<int64_t> by_local = shared->bytes_read();
+    for (size_t l = 0; l < by_local.size(); ++l) {
+      read[static_cast<size_t>(shared->group().world_ranks[l])] = by_local[l];
+    }
+    return read;
+  }
+
+  const Communicator& group_;
+  int64_t sent_before_;
+  std::vector<int64_t> read_before_;
+};
+
 // Of any size and sign, so that the order of a sum shows in its last bits.
 inline float random_value(int rank, int64_t i) {
   const uint64_t bits = mix64(mix64(static_cast<uint64_t>(rank) + 1) ^ static_cast<uint64_t>(i));
@@ -103,13 +140,18 @@ inline uint32_t expected_bits(DType dtype, int n_ranks, int64_t i, Value value) 
   return dtype == DType::F32 ? std::bit_cast<uint32_t>(sum) : to_bf16(sum).bits;
 }
 
-inline std::string error_of(const std::function<void()>& work) {
+inline std::string whole_error_of(const std::function<void()>& work) {
   try {
     work();
   } catch (const CommError& error) {
     return error.what();
   }
   return "no error";
+}
+// Without where the missing ranks were last seen.
+inline std::string error_of(const std::function<void()>& work) {
+  const std::string whole = whole_error_of(work);
+  return whole.substr(0, whole.find("; rank "));
 }
 
 // What names the last rank, under a deadline of 1 s.

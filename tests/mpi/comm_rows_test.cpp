@@ -56,9 +56,9 @@ void check_reduce_scatter(
   const TensorView out = in_place ? x.view().rows(group.rank() * rows, rows) : own.view();
   Records records;
   group.set_sink(&records);
-  const int64_t before = sent_bytes;
+  const SentBytes bytes(group);
   group.reduce_scatter(x, out);
-  const int64_t sent = sent_bytes - before;
+  const int64_t sent = bytes.since();
   group.set_sink(nullptr);
   for (int64_t i = 0; i < out.n_elements(); ++i) {
     const int64_t at = group.rank() * rows * row + i;
@@ -136,9 +136,9 @@ void check_all_to_all(Communicator& group, DType dtype, int64_t most, const std:
   }
   Records records;
   group.set_sink(&records);
-  const int64_t before = sent_bytes;
+  const SentBytes bytes(group);
   group.all_to_all(send, send_rows, recv, recv_rows);
-  const int64_t sent = sent_bytes - before;
+  const int64_t sent = bytes.since();
   group.set_sink(nullptr);
   for (int64_t i = 0; i < recv.n_elements(); ++i) {
     require(bits_at(recv, i) == bits_at(expected, i), what + ": element " + std::to_string(i));
@@ -179,7 +179,8 @@ void an_exchange_of_nothing(MpiWorld& world) {
   require_equal(n_sent, before, "messages of an exchange of nothing");
 }
 
-void everything(MpiWorld& world) {
+void everything(MpiWorld& world, bool shares_memory) {
+  world.set_shared_memory({.enabled = shares_memory});
   reduce_scatters(world);
   largest_sent = 0;
   all_to_alls(world);
@@ -221,8 +222,11 @@ void deadline(MpiWorld& world) {
 int main(int argc, char** argv) {
   testbed::MpiWorld world;
   try {
-    argc > 1 && std::string(argv[1]) == "deadline" ? testbed::deadline(world)
-                                                   : testbed::everything(world);
+    if (argc > 1 && std::string(argv[1]) == "deadline") {
+      testbed::deadline(world);
+    } else {
+      for (const bool shares_memory : {true, false}) testbed::everything(world, shares_memory);
+    }
   } catch (const std::exception& error) {
     std::fprintf(stderr, "comm_rows_test: rank %d: %s\n", world.rank(), error.what());
     world.abort(1);

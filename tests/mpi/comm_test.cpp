@@ -1,6 +1,6 @@
 // The MPI communicator, control channel and clocks on real ranks. comm_test [MODE]: without a mode
-// everything that ends well; deadline, deadline_abort and abort leave a rank behind on purpose;
-// large sends more than 2^31 bytes.
+// everything that ends well; deadline, whereabouts, deadline_abort and abort leave a rank behind on
+// purpose; large sends more than 2^31 bytes.
 #include <mpi.h>
 
 #include <algorithm>
@@ -45,7 +45,7 @@ extern "C" int MPI_Testall(int count, MPI_Request* requests, int* done, MPI_Stat
 namespace testbed {
 namespace {
 
-constexpr int64_t sizes[] = {0, 1, 7, 4096, (int64_t{1} << 20) + 3};
+constexpr int64_t sizes[] = {0, 1, 7, 4096, (int64_t{1} << 18) + 3};
 
 void check_all_reduce(
     Communicator& group, DType dtype, int64_t n, Value value, const std::string& what) {
@@ -53,10 +53,10 @@ void check_all_reduce(
   group.set_sink(&records);
   Tensor x(dtype, {n});
   fill(x, group.rank(), value);
-  const int64_t sent_before = sent_bytes;
+  const SentBytes bytes(group);
   group.all_reduce(x);
   group.set_sink(nullptr);
-  const int64_t sent = sent_bytes - sent_before;
+  const int64_t sent = bytes.since();
   for (int64_t i = 0; i < n; ++i) {
     if (bits_at(x, i) != expected_bits(dtype, group.size(), i, value)) {
       throw std::runtime_error(what + ": element " + std::to_string(i) +
@@ -84,7 +84,7 @@ void check_all_reduce(
   }
 }
 
-void all_reduces(MpiWorld& world) {
+void all_reduces(MpiWorld& world, bool shares_memory) {
   struct Variant {
     const char* name;
     AllReduceSizes sizes;
@@ -104,6 +104,7 @@ void all_reduces(MpiWorld& world) {
        999},
   };
   for (const Variant& variant : variants) {
+    if (shares_memory && variant.largest_message != mpi_largest_message) continue;
     const auto group =
         world.make_group(everyone(world), Axis::world, variant.sizes, variant.largest_message);
     for (const DType dtype : {DType::F32, DType::BF16}) {
@@ -138,15 +139,15 @@ void algorithm_by_size(Communicator& group) {
 // The sum of everyone's wire bytes is 2(n-1) payloads, however the elements divide.
 void two_shot_total(MpiWorld& world, ControlChannel& control) {
   const auto group = world.make_group(everyone(world), Axis::world, {.one_shot_bytes = -1});
-  const int64_t before = sent_bytes;
+  const SentBytes bytes(*group);
   Tensor x(DType::F32, {10'007});
   group->all_reduce(x);
   ByteWriter out;
-  out.put(sent_bytes - before);
+  out.put(bytes.since());
   int64_t total = 0;
-  for (const Bytes& bytes : control.all_gather(out.take())) {
+  for (const Bytes& theirs : control.all_gather(out.take())) {
     int64_t sent = 0;
-    ByteReader(bytes).get(sent);
+    ByteReader(theirs).get(sent);
     total += sent;
   }
   require_equal(total, 2 * (world.size() - 1) * x.n_bytes(), "two-shot, everyone's wire bytes");
@@ -160,17 +161,17 @@ void gathers_and_broadcasts(Communicator& group) {
     Tensor local(DType::F32, {n});
     Tensor all(DType::F32, {n_ranks, n});
     fill(local, group.rank(), random_value);
-    int64_t before = sent_bytes;
+    const SentBytes of_gather(group);
     group.all_gather(local, all);
-    const int64_t gather_sent = sent_bytes - before;
+    const int64_t gather_sent = of_gather.since();
     for (int64_t i = 0; i < n_ranks * n; ++i) {
       const float expected = random_value(static_cast<int>(i / n), i % n);
       require(all.as<float>()[i] == expected, "all_gather of " + std::to_string(n));
     }
     const int root = n_ranks - 1;
-    before = sent_bytes;
+    const SentBytes of_broadcast(group);
     group.broadcast(local, root);
-    const int64_t broadcast_sent = sent_bytes - before;
+    const int64_t broadcast_sent = of_broadcast.since();
     for (int64_t i = 0; i < n; ++i) {
       require(local.as<float>()[i] == random_value(root, i), "broadcast of " + std::to_string(n));
     }
@@ -343,7 +344,7 @@ void agreement(ControlChannel& control) {
 
 // MPI has few communicators: one that is made and dropped must go.
 void groups_are_freed(MpiWorld& world) {
-  constexpr int n_groups = 200;
+  constexpr int n_groups = 60;
   const int64_t n_before = n_open_groups;
   Tensor x(DType::F32, {1});
   for (int i = 0; i < n_groups; ++i) {
@@ -419,30 +420,36 @@ void clocks(ControlChannel& control, const std::vector<std::string>& hosts) {
 }
 
 // D31: only the named rank is late, only every other time.
-void injected_delay(Communicator& group) {
+void injected_delay(MpiWorld& world) {
+  if (world.size() == 1) return;
   constexpr int64_t delay_ms = 150;
+  const int late = world.size() - 1;
+  world.install(Faults::of({{.rank = late, .delay_us = delay_ms * 1000, .every = 2}},
+                           world.rank(),
+                           {.may_spin = false}));
+  const auto group = world.make_group(everyone(world), Axis::world);
+  world.install(nullptr);
   Records records;
-  const bool is_late = group.rank() == group.size() - 1;
-  if (is_late) group.set_before_all_reduce(delay_hook(delay_ms * 1000, 2, false));
-  group.set_sink(&records);
+  group->set_sink(&records);
   int64_t own_ms[3];
   Tensor x(DType::F32, {8});
   for (int64_t& ms : own_ms) {
-    group.barrier();
+    group->barrier();
     const int64_t begin_ns = now_ns();
-    group.all_reduce(x);
-    if (group.size() == 1) return group.set_before_all_reduce({});
+    group->all_reduce(x);
     ms = (records.all.back().post_begin_ns - begin_ns) / 1'000'000;
   }
-  group.set_sink(nullptr);
-  group.set_before_all_reduce({});
-  if (is_late)
+  group->set_sink(nullptr);
+  if (world.rank() == late)
     require(own_ms[0] >= delay_ms && own_ms[2] >= delay_ms, "the late rank arrives late");
   require(own_ms[1] < delay_ms, "a call in between is not late");
-  if (!is_late) require(std::min(own_ms[0], own_ms[2]) < delay_ms, "the others are not late");
+  if (world.rank() != late)
+    require(std::min(own_ms[0], own_ms[2]) < delay_ms, "the others are not late");
 }
 
-void everything(MpiWorld& world) {
+// By MPI's messages or through shared memory.
+void everything(MpiWorld& world, bool shares_memory) {
+  world.set_shared_memory({.enabled = shares_memory});
   require(!singleton_under_launcher(world.size()), "this is how it should be started");
   require(world.settings().at("OMPI_MCA_btl_vader_single_copy_mechanism") == "none",
           "the setting is told");
@@ -450,7 +457,7 @@ void everything(MpiWorld& world) {
   const auto group = world.make_group(everyone(world), Axis::world);
   require_equal<std::string_view>(
       group->transport(), world.size() == 1 ? "none" : "shm", "transport");
-  all_reduces(world);
+  all_reduces(world, shares_memory);
   algorithm_by_size(*group);
   two_shot_total(world, *control);
   gathers_and_broadcasts(*group);
@@ -464,7 +471,7 @@ void everything(MpiWorld& world) {
   posts_outlive_their_call(world);
   a_deadline_with_nobody_missing(world);
   clocks(*control, world.hosts());
-  injected_delay(*group);
+  injected_delay(world);
   control->barrier();
 }
 
@@ -501,6 +508,36 @@ void deadline(MpiWorld& world) {
         std::all_of(y.as<float>(), y.as<float>() + y.n_elements(), [](float v) { return v == 0; }),
         "a receive that timed out still wrote its buffer");
   }
+}
+
+// Who is at what, as the others see it on the deadline and as each host reports it.
+void whereabouts(MpiWorld& world) {
+  const int late = world.size() - 1;
+  const auto control = world.make_control();
+  world.set_waiting({.deadline_s = 1.0, .may_spin = false});
+  const auto group = world.make_group(everyone(world), Axis::tp);
+  const Tensor x(DType::F32, {16});
+  group->all_reduce(x);
+  if (world.rank() != late) {
+    const std::string name = "rank " + std::to_string(late);
+    const std::string error = whole_error_of([&] { group->barrier(); });
+    require(error.find("within 1 s; " + name + " left all_reduce 0 on tp (") != std::string::npos,
+            "the deadline says what the late rank did last: " + error);
+    const std::string report = world.board().report();
+    require(report.find("rank " + std::to_string(world.rank()) + " has been in barrier 1 on tp") !=
+                std::string::npos,
+            "the report says what this rank is at: " + report);
+    const size_t line = report.find(name + " left all_reduce 0 on tp");
+    require(
+        line != std::string::npos && report.find("[did not arrive]\n", line) != std::string::npos,
+        "the report says who did not arrive: " + report);
+    require(report.find("[arrived]\n") != std::string::npos, "and who did: " + report);
+    require(!world.board().awaited_peer(), "a collective has no peer");
+    whole_error_of([&] { group->recv(x, late).wait(); });
+    require(world.board().awaited_peer() == late, "whose message was waited for");
+  }
+  if (world.rank() == late) std::this_thread::sleep_for(std::chrono::milliseconds(5000));
+  control->barrier();
 }
 
 // The last rank never comes. Whoever's deadline passes first ends the job: exit code 7 if the right
@@ -560,8 +597,12 @@ void large(MpiWorld& world) {
 }
 
 void run(MpiWorld& world, const std::string& mode) {
-  if (mode == "all") return everything(world);
+  if (mode == "all") {
+    everything(world, true);
+    return everything(world, false);
+  }
   if (mode == "deadline") return deadline(world);
+  if (mode == "whereabouts") return whereabouts(world);
   if (mode == "deadline_abort") return deadline_abort(world);
   if (mode == "abort") return abort_while_waiting(world);
   if (mode == "large") return large(world);

@@ -204,6 +204,27 @@ TEST(Analysis, events_that_overlap_are_refused) {
   EXPECT_THROW(analyse(input), Error);
 }
 
+TEST(Analysis, stamps_of_two_clocks_overlap_by_what_they_are_known_to) {
+  AnalysisInput input = late_rank_input();
+  const int64_t overlap_ns = us(2200) - input.timelines[0].ops[0].op.end_ns;
+  input.timelines[0].ops[0].op.end_ns = us(2200);
+  input.timelines[0].stamp_error_ns = overlap_ns;
+  EXPECT_NO_THROW(analyse(input));
+  input.timelines[0].stamp_error_ns = overlap_ns / 100;
+  EXPECT_THROW(analyse(input), Error);
+}
+
+// A device's stamps are never exact, not even to itself: that the last rank did not wait is known
+// all the same.
+TEST(Analysis, the_last_to_arrive_leaves_no_wait_unresolved) {
+  AnalysisInput input = late_rank_input();
+  for (RankTimeline& timeline : input.timelines) timeline.stamp_error_ns = us(10);
+  const RunRecord record = analyse(input);
+  const CollectiveRecord& collective = record.phases.at(0).collectives.at(0);
+  EXPECT_EQ(collective.unresolved, 0);
+  EXPECT_DOUBLE_EQ(collective.wait_us.value(), 5000.0);
+}
+
 TEST(Analysis, a_collective_that_a_rank_did_not_record_is_refused) {
   AnalysisInput input = late_rank_input();
   input.timelines[1].comms.clear();

@@ -114,7 +114,7 @@ TEST(DevicePresets, capacity_and_residency_of_the_h100) {
 TEST(DensePeaks, sparse_figures_are_refused_by_type) {
   EXPECT_THAT(
       device_error(replaced(preset_text("devices", "h100-sxm"), "\nbf16 = 989.4", "\nbf16 = 1979")),
-      AllOf(HasSubstr(".toml:12: bf16 = 1979 TFLOP/s is the sparse figure"),
+      AllOf(HasSubstr(".toml:13: bf16 = 1979 TFLOP/s is the sparse figure"),
             HasSubstr("132 SMs x 4096 dense FLOP per SM and clock x 1830 MHz = 989.4")));
   EXPECT_EQ(
       device_error(replaced(preset_text("devices", "h100-sxm"), "\nfp8 = 1978.9", "\nfp8 = 1979")),
@@ -157,16 +157,16 @@ TEST(DensePeaks, without_a_chip_by_the_ratios_of_tensor_types) {
 TEST(DevicePresets, mistakes_name_file_and_line) {
   const std::string h100 = preset_text("devices", "h100-sxm");
   EXPECT_THAT(device_error(replaced(h100, "memory_gb_s", "memory_gbs")),
-              AllOf(HasSubstr(".toml:4: unknown key \"memory_gbs\""),
+              AllOf(HasSubstr(".toml:5: unknown key \"memory_gbs\""),
                     HasSubstr("did you mean memory_gb_s?")));
   EXPECT_THAT(device_error(replaced(h100, "\nbf16 =", "\nbf61 =")),
-              HasSubstr(".toml:12: unknown key"));
+              HasSubstr(".toml:13: unknown key"));
   EXPECT_THAT(device_error(replaced(h100, "memory_gib = 80", "")),
               HasSubstr("memory_gib is missing"));
   EXPECT_THAT(device_error(replaced(h100, "= 3350", "= -3350")),
-              HasSubstr(".toml:4: memory_gb_s is"));
+              HasSubstr(".toml:5: memory_gb_s is"));
   EXPECT_THAT(device_error(replaced(h100, "= 3350", "= nan")),
-              HasSubstr(".toml:4: memory_gb_s is nan"));
+              HasSubstr(".toml:5: memory_gb_s is nan"));
   EXPECT_THAT(device_error(replaced(h100, "= 3350", "= \"3350\"")),
               HasSubstr("memory_gb_s must be a number"));
   EXPECT_THAT(config_error([] { read_device("h100-smx"); }),

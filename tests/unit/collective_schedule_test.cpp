@@ -262,7 +262,7 @@ TEST(CollectiveSchedule, FlowsCarryExactlyTheWireBytes) {
 TEST(CommAlgorithm, IsFoundByItsName) {
   EXPECT_EQ(algorithm_by_name("one-shot"), CommAlgorithm::one_shot);
   EXPECT_EQ(algorithm_by_name("hierarchical"), CommAlgorithm::hierarchical);
-  EXPECT_EQ(algorithm_by_name("collnet"), std::nullopt);
+  EXPECT_EQ(algorithm_by_name("telepathy"), std::nullopt);
 }
 
 }  // namespace

@@ -11,7 +11,6 @@
 #include "kernels/base/errors.hpp"
 #include "kernels/base/hash.hpp"
 #include "parallel/comm/clock_sync.hpp"
-#include "parallel/comm/inject.hpp"
 #include "parallel/comm/ordered_sum.hpp"
 #include "parallel/comm/solo.hpp"
 
@@ -110,6 +109,70 @@ TEST(Communicator, a_collective_or_message_of_nothing_is_no_call) {
   group.all_gather(Tensor(DType::F32, {0}), Tensor(DType::F32, {4, 0}));
   group.send(Tensor(DType::F32, {0}), 2).wait();
   EXPECT_TRUE(records.all.empty());
+}
+
+// Hooks see each operation of a group of several ranks, before it is stamped and after it is done.
+struct Seen final : CommHooks {
+  std::vector<std::string> all;
+  bool passes = true;
+  void before(const CommRecord& record, const GroupInfo& /*group*/) override {
+    all.push_back("before " + std::string(comm_op_name(record.op)));
+  }
+  void after(const CommRecord& record, const GroupInfo& /*group*/, TensorView result) override {
+    all.push_back("after " + std::string(comm_op_name(record.op)) + " of " +
+                  std::to_string(result.empty() ? 0 : result.n_elements()));
+  }
+  bool lets_pass(const CommRecord& /*record*/, const GroupInfo& /*group*/) override {
+    return passes;
+  }
+};
+
+TEST(Communicator, hooks_are_told_of_what_a_group_does) {
+  const auto seen = std::make_shared<Seen>();
+  SilentCommunicator group(0, 2, CommAlgorithm::one_shot);
+  group.add_hooks(seen);
+  group.all_reduce(Tensor(DType::F32, {8}));
+  group.all_reduce(Tensor(DType::F32, {0}));
+  group.barrier();
+  group.send(Tensor(DType::F32, {3}), 1).wait();
+  const std::vector<std::string> expected{"before all_reduce",
+                                          "after all_reduce of 8",
+                                          "before barrier",
+                                          "after barrier of 0",
+                                          "before send"};
+  EXPECT_EQ(seen->all, expected);
+  EXPECT_EQ(group.n_waits, 1);
+  seen->passes = false;
+  group.send(Tensor(DType::F32, {3}), 1).wait();
+  EXPECT_EQ(group.n_waits, 1);  // it was never sent
+  seen->all.clear();
+  SilentCommunicator alone(0, 1, CommAlgorithm::one_shot);
+  alone.add_hooks(seen);
+  alone.all_reduce(Tensor(DType::F32, {8}));
+  EXPECT_TRUE(seen->all.empty());
+}
+
+TEST(Communicator, a_row_shows_what_a_rank_is_at_and_keeps_what_failed) {
+  OpRow row{};
+  SilentCommunicator group(0, 2, CommAlgorithm::one_shot);
+  group.set_row(&row);
+  group.barrier();
+  group.all_reduce(Tensor(DType::F32, {8}));
+  EXPECT_EQ(row.entered.load(), 2);
+  EXPECT_EQ(row.left.load(), 2);
+  const OpRow::Operation second{.op = static_cast<uint8_t>(CommOp::all_reduce),
+                                .axis = static_cast<uint8_t>(Axis::tp),
+                                .group_id = 10,
+                                .group_size = 2,
+                                .sequence = 1};
+  EXPECT_EQ(row.operation(), second);
+  group.fails = true;
+  Pending message = group.recv(Tensor(DType::F32, {8}), 1);
+  EXPECT_EQ(row.entered.load(), 2);  // on its way, and nobody waits
+  EXPECT_THROW(message.wait(), CommError);
+  EXPECT_EQ(row.entered.load(), 3);
+  EXPECT_EQ(row.left.load(), 2);
+  EXPECT_EQ(row.operation().peer, 11);  // of the world
 }
 
 TEST(Communicator, reduce_scatter_bytes) {
@@ -300,18 +363,6 @@ TEST(SumInOrder, every_version_gives_the_serial_sum) {
           ASSERT_EQ(actual, expected) << n_parts << " parts, element " << i;
         }
       }
-    }
-  }
-}
-
-TEST(DelayHook, D31_delays_every_nth_call) {
-  for (const bool may_spin : {false, true}) {
-    const auto hook = delay_hook(20'000, 3, may_spin);
-    for (int call = 0; call < 7; ++call) {
-      const int64_t begin_ns = now_ns();
-      hook();
-      const bool was_delayed = now_ns() - begin_ns >= 20'000'000;
-      EXPECT_EQ(was_delayed, call % 3 == 0) << call;
     }
   }
 }

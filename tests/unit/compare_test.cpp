@@ -55,7 +55,7 @@ FigurePair find(const std::vector<GroupPair>& pairs, const std::string& title, c
       for (const FigurePair& pair : group.figures)
         if (pair.any().name == name) return pair;
   ADD_FAILURE() << title << ": " << name << " is missing";
-  return {Figure{}, Figure{}};
+  return {ComparedFigure{}, ComparedFigure{}};
 }
 
 TEST_F(Compare, a_record_equals_itself) {
@@ -128,6 +128,18 @@ TEST_F(Compare, says_which_one_is_simulated_and_takes_its_figures_as_exact) {
   EXPECT_EQ(json["groups"][1]["title"], "timing");
   EXPECT_EQ(json["groups"][1]["figures"][1]["difference"], "beyond_spread");
   EXPECT_EQ(json["groups"][1]["figures"][1]["b"]["value"], 9.0);
+}
+
+TEST_F(Compare, energy_is_compared_where_it_is_known) {
+  const ComparedRecord a = read_record(record("a.json"));
+  const ComparedRecord b = read_record(record(
+      "b.json", [](RunRecord& r) { r.energy = {.joules = 500.0, .joules_per_token = 2.5}; }));
+  const ComparedRecord c = read_record(record(
+      "c.json", [](RunRecord& r) { r.energy = {.joules = 600.0, .joules_per_token = 3.0}; }));
+  const FigurePair pair = find(pair_up(b, c), "energy", "energy per token");
+  EXPECT_DOUBLE_EQ(pair.ratio().value(), 1.2);
+  EXPECT_EQ(pair.difference(), Difference::spread_unknown);
+  EXPECT_EQ(find(pair_up(a, b), "energy", "energy").difference(), Difference::one_sided);
 }
 
 TEST_F(Compare, what_is_no_record_is_refused_with_the_reason) {

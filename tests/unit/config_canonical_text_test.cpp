@@ -27,11 +27,15 @@ TEST(CanonicalText, tells_configurations_apart) {
                            Args{"--prompt", "a"},
                            Args{"--compute-dtype", "f32"},
                            Args{"--weight-dtype", "bf16"},
+                           Args{"--weight-dtype", "int8"},
                            Args{"--cluster", "dgx-a100"},
                            Args{"--link-gb-s", "25"},
                            Args{"--link-us", "1"},
                            Args{"--algorithm", "ring"},
+                           Args{"--layout", "shm"},
+                           Args{"--allow-shared-gpu"},
                            Args{"--inject", "delay:rank=0,us=1"},
+                           Args{"--inject", "flip:rank=0"},
                            Args{"--cp-layout", "contiguous"},
                            Args{"--expert-exchange", "all-to-all"},
                            Args{"--tp-comm", "reduce-scatter"},
@@ -39,6 +43,11 @@ TEST(CanonicalText, tells_configurations_apart) {
                            Args{"--deterministic"},
                            Args{"--kv-block-size", "8"}})
     EXPECT_NE(base, canonical_text(parse(args), model)) << testing::PrintToString(args);
+  const Args int8{"--weight-dtype", "int8"};
+  EXPECT_EQ(canonical_text(parse(int8), model),
+            canonical_text(parse({"--weight-dtype", "int8", "--weight-group", "32"}), model));
+  EXPECT_NE(canonical_text(parse(int8), model),
+            canonical_text(parse({"--weight-dtype", "int8", "--weight-group", "row"}), model));
 }
 
 TEST(CanonicalText, tells_models_apart) {

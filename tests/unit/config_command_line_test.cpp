@@ -35,7 +35,7 @@ TEST(CommandLine, defaults) {
   EXPECT_EQ(run.timeout_s, 120);
   EXPECT_EQ(run.kv_block_size, 16);
   EXPECT_EQ(run.compute_dtype, DType::BF16);
-  EXPECT_FALSE(run.weight_dtype);
+  EXPECT_FALSE(run.weight_format);
   EXPECT_FALSE(run.parallel.dp);
   EXPECT_TRUE(run.workload.is_synthetic());
   EXPECT_EQ(run.workload.batch, 1);
@@ -148,7 +148,7 @@ TEST(CommandLine, every_option_is_stored) {
   e.workload.prompt_tokens = 100;
   e.workload.gen_tokens = 7;
   e.workload.context = 1000;
-  e.weight_dtype = DType::F32;
+  e.weight_format = DType::F32;
   e.compute_dtype = DType::F32;
   e.sampling = {.seed = UINT64_MAX, .temperature = 0.8, .top_p = 0.95, .ignore_eos = true};
   e.warmup = 0;
@@ -164,6 +164,13 @@ TEST(CommandLine, every_option_is_stored) {
   e.deterministic = true;
   EXPECT_EQ(run, e);
   EXPECT_TRUE(run.output.stdout_is_taken());
+}
+
+TEST(CommandLine, layouts_by_name) {
+  for (size_t i = 0; i < std::size(layout_names); ++i)
+    EXPECT_EQ(parse({"--layout", std::string(layout_names[i])}).layout, static_cast<Layout>(i));
+  EXPECT_FALSE(parse({}).allow_shared_gpu);
+  EXPECT_TRUE(parse({"--allow-shared-gpu"}).allow_shared_gpu);
 }
 
 TEST(CommandLine, exchanges_by_name) {
@@ -232,9 +239,16 @@ TEST(CommandLine, mistakes_are_one_line_naming_the_option) {
       {{"--seed", "-1"}, "--seed"},
       {{"--device", "gpu"}, "auto, cuda, cpu, sim"},
       {{"--compute-dtype", "f16"}, "bf16, f32"},
-      {{"--weight-dtype", "f16"}, "auto, bf16, f32"},
+      {{"--weight-dtype", "f16"}, "auto, bf16, f32, int8, int4, fp8"},
+      {{"--weight-dtype", "int8", "--weight-group", "64"}, "is not one of 32, 128, row"},
+      {{"--weight-dtype", "int8", "--weight-group", "tensor"}, "32, 128, row"},
+      {{"--weight-dtype", "int4", "--weight-group", "row"}, "32, 128"},
+      {{"--weight-dtype", "fp8", "--weight-group", "32"}, "tensor, row, block"},
+      {{"--weight-group", "32"},
+       "--weight-group 32: needs --weight-dtype int8, int4 or fp8; it is auto"},
+      {{"--weight-group", "row", "--weight-dtype", "bf16"}, "it is bf16"},
       {{"--check", "on"}, "off, layers, full"},
-      {{"--layout", "ring"}, "auto, mpi"},
+      {{"--layout", "ring"}, "auto, mpi, tcp, shm, nvlink, nvlink-ring, pcie, ib, socket"},
       {{"--cp", "0"}, "--cp"},
       {{"--ep", "1.5"}, "--ep"},
       {{"--cp-layout", "striped"}, "zigzag, contiguous"},
@@ -247,14 +261,23 @@ TEST(CommandLine, mistakes_are_one_line_naming_the_option) {
       {{"--link-us", "-1"}, "--link-us: -1 is below 0"},
       {{"--algorithm", "direct"}, "ring, tree, nvls, one-shot, two-shot, hierarchical"},
       {{"--json", ""}, "--json"},
-      {{"--inject", "delay"}, "delay:rank=R,us=N[,every=N]"},
-      {{"--inject", "delay:rank=1"}, "delay:rank=R,us=N[,every=N]"},
-      {{"--inject", "delay:rank=1,us=5,size=3"}, "delay:rank=R,us=N[,every=N]"},
+      {{"--inject", "delay"}, "delay:rank=R|all,us=N[,every=N]"},
+      {{"--inject", "delay:rank=1"}, "delay:rank=R|all,us=N[,every=N]"},
+      {{"--inject", "delay:rank=1,us=5,size=3"}, "delay:rank=R|all,us=N[,every=N]"},
       {{"--inject", "delay:rank=1,us=5,us=6"}, "appears twice"},
       {{"--inject", "delay:rank=-1,us=5"}, "rank"},
       {{"--inject", "delay:rank=1,us=0"}, "us"},
       {{"--inject", "delay:rank=1,us=5,every=0"}, "every"},
-      {{"--inject", "explode:rank=1"}, "delay:rank=R,us=N[,every=N]"},
+      {{"--inject", "explode:rank=1"}, "kill:rank=R[,at=N], stop:rank=R[,at=N]"},
+      {{"--inject", "flip:rank=all"}, "rank"},
+      {{"--inject", "flip:rank=1,us=5"}, "is not flip:rank=R[,at=N][,bit=B]"},
+      {{"--inject", "flip:rank=1,bit=32"}, "bit"},
+      {{"--inject", "slow-link:rank=1,gb_s=2"}, "is not slow-link:rank=A,peer=B,gb_s=X"},
+      {{"--inject", "slow-link:rank=1,peer=2,gb_s=0"}, "gb_s"},
+      {{"--inject", "drop-link:rank=1,peer=1"}, "has one rank at both ends"},
+      {{"--inject", "slow-device:rank=1,factor=0.5"}, "0.5 is below 1"},
+      {{"--inject", "kill"}, "is not kill:rank=R[,at=N]"},
+      {{"--inject", "stop:rank=1,at=0"}, "at"},
   };
   for (const auto& [args, part] : cases)
     EXPECT_THAT(error_of(args), HasSubstr(part)) << testing::PrintToString(args);
@@ -264,6 +287,26 @@ TEST(CommandLine, mistakes_are_one_line_naming_the_option) {
                 parse_command_line(Args{"fly", "--tp", "1"});
               }),
               HasSubstr("unknown command \"fly\""));
+}
+
+TEST(CommandLine, every_kind_of_injection) {
+  using Kind = Injection::Kind;
+  const auto parsed = [](const std::string& text) {
+    return std::get<RunConfig>(parse_command_line(Args{"--model", "m", "--inject", text}))
+        .inject.at(0);
+  };
+  EXPECT_EQ(parsed("delay:rank=all,us=7"), (Injection{.rank = -1, .delay_us = 7}));
+  EXPECT_EQ(parsed("flip:rank=1"), (Injection{.kind = Kind::flip, .rank = 1}));
+  EXPECT_EQ(parsed("flip:rank=1,at=9,bit=31"),
+            (Injection{.kind = Kind::flip, .rank = 1, .at = 9, .bit = 31}));
+  EXPECT_EQ(parsed("slow-link:rank=1,peer=0,gb_s=0.5"),
+            (Injection{.kind = Kind::slow_link, .rank = 1, .peer = 0, .gb_s = 0.5}));
+  EXPECT_EQ(parsed("drop-link:peer=3,rank=2"),
+            (Injection{.kind = Kind::drop_link, .rank = 2, .peer = 3}));
+  EXPECT_EQ(parsed("slow-device:rank=1,factor=2.5"),
+            (Injection{.kind = Kind::slow_device, .rank = 1, .factor = 2.5}));
+  EXPECT_EQ(parsed("kill:rank=3,at=4"), (Injection{.kind = Kind::kill, .rank = 3, .at = 4}));
+  EXPECT_EQ(parsed("stop:rank=3"), (Injection{.kind = Kind::stop, .rank = 3}));
 }
 
 TEST(CommandLine, conflicts_are_refused) {
@@ -283,21 +326,35 @@ TEST(CommandLine, conflicts_are_refused) {
 }
 
 TEST(CommandLine, what_is_not_built_yet_says_so) {
-  for (const Args& args : {Args{"--device", "cuda"},
-                           Args{"--layout", "nvlink"},
-                           Args{"--layout", "tcp"},
-                           Args{"--layout", "shm"},
-                           Args{"--weight-dtype", "int8"},
-                           Args{"--weight-dtype", "int4"},
-                           Args{"--weight-dtype", "fp8"},
-                           Args{"--allow-shared-gpu"},
-                           Args{"--report", "r.html"},
-                           Args{"--inject", "flip:rank=1"},
-                           Args{"--inject", "kill"},
-                           Args{"serve"},
-                           Args{"accept"}})
+  for (const Args& args : {Args{"--report", "r.html"}, Args{"serve"}})
     EXPECT_THAT(error_of(args), HasSubstr("not built yet")) << testing::PrintToString(args);
   EXPECT_EQ(error_of({"serve"}), "serve: this command is not built yet");
+}
+
+TEST(CommandLine, weight_formats) {
+  using namespace weight_formats;
+  const auto format_of = [](Args args) {
+    args.insert(args.begin(), "--weight-dtype");
+    return parse(args).weight_format;
+  };
+  const std::vector<std::pair<Args, WeightFormat>> formats{
+      {{"int8"}, int8_g32},
+      {{"int8", "--weight-group", "32"}, int8_g32},
+      {{"int8", "--weight-group", "128"}, int8_g128},
+      {{"int8", "--weight-group", "row"}, int8_row},
+      {{"int4"}, int4_g32},
+      {{"int4", "--weight-group", "128"}, int4_g128},
+      {{"fp8"}, fp8_row},
+      {{"fp8", "--weight-group", "tensor"}, fp8_tensor},
+      {{"fp8", "--weight-group", "block"}, fp8_block128},
+      {{"bf16"}, DType::BF16},
+      {{"f32"}, DType::F32}};
+  for (const auto& [args, expected] : formats) {
+    EXPECT_EQ(format_of(args), expected) << testing::PrintToString(args);
+    EXPECT_EQ(weight_dtype_name(expected), args.front());
+  }
+  EXPECT_EQ(format_of({"auto"}), std::nullopt);
+  EXPECT_EQ(weight_dtype_name(std::nullopt), "auto");
 }
 
 TEST(CommandLine, help_and_version) {
@@ -333,6 +390,7 @@ TEST(CommandLine, help_and_version) {
                                "--microbatches",
                                "--virtual-stages",
                                "--weight-dtype",
+                               "--weight-group",
                                "--compute-dtype",
                                "--seed",
                                "--temperature",

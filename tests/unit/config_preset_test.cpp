@@ -37,6 +37,7 @@ TEST(Presets, parameter_totals_are_the_published_ones) {
                                   {"llama2-70b", 68'976'648'192},
                                   {"qwen2.5-7b", 7'615'616'512},
                                   {"qwen3-8b", 8'190'735'360},
+                                  {"qwen3-0.6b", 596'049'920},
                                   {"mistral-7b", 7'241'732'096},
                                   {"smollm2-135m", 134'515'008},
                                   {"mixtral-8x7b", 46'702'792'704},

@@ -1,3 +1,4 @@
 testbed_unit_test(shard_test testbed_mesh testbed_config)
 testbed_unit_test(scheduler_test testbed_model)
 testbed_unit_test(cost_test testbed_device)
+testbed_unit_test(huge_pages_test testbed_base)

@@ -2,6 +2,8 @@
 // over random caches, and what must not change a row (other rows, threads, keys it does not see).
 #include <sys/mman.h>
 
+#include <cstring>
+
 #include "kernels/base/contiguous_sequence.hpp"
 #include "tests/unit/attention_batch.hpp"
 
@@ -130,22 +132,34 @@ TEST(CpuAttention, extreme_scores_stay_finite) {
   }
 }
 
+bool same_bytes(TensorView all, int64_t first_row, TensorView some, int64_t n_rows) {
+  const int64_t row_bytes = dtype_bytes(all.dtype(), all.row_elements());
+  return std::memcmp(static_cast<const std::byte*>(all.data()) + first_row * row_bytes,
+                     some.data(),
+                     static_cast<size_t>(n_rows * row_bytes)) == 0;
+}
+
+// Few rows and many take different ways, KV heads are computed together or apart.
 TEST(CpuAttention, a_row_depends_on_neither_threads_nor_batch) {
-  const AttentionDims dims{.n_heads = 6, .n_kv_heads = 2, .head_dim = 80, .scale = 0.1F};
-  const int64_t row_elements = dims.n_heads * dims.head_dim;
-  for (const Isa isa : isas_here()) {
-    AttentionBatch prefill(dims, {plain(0, 1300)});
-    prefill.run(isa, 1);
-    std::vector<float> alone(prefill.out().as<float>(),
-                             prefill.out().as<float>() + prefill.out().n_elements());
-    prefill.run(isa, 4);
-    EXPECT_TRUE(std::equal(alone.begin(), alone.end(), prefill.out().as<float>())) << isa_name(isa);
-    // The last position as a decode step, with the same query, split over threads.
-    AttentionBatch decode(dims, {plain(1299, 1), plain(30, 2)});
-    decode.run(isa, 3);
-    EXPECT_TRUE(std::equal(
-        alone.data() + 1299 * row_elements, alone.data() + alone.size(), decode.out().as<float>()))
-        << isa_name(isa);
+  for (const DType dtype : {DType::F32, DType::BF16}) {
+    const AttentionDims dims{
+        .dtype = dtype, .n_heads = 6, .n_kv_heads = 2, .head_dim = 80, .scale = 0.1F};
+    for (const Isa isa : isas_here()) {
+      AttentionBatch prefill(dims, {plain(0, 700)});
+      prefill.run(isa, 1);
+      const Tensor alone(dtype, prefill.out().shape());
+      std::memcpy(alone.data(), prefill.out().data(), static_cast<size_t>(alone.n_bytes()));
+      prefill.run(isa, 4);
+      EXPECT_TRUE(same_bytes(alone, 0, prefill.out(), 700)) << isa_name(isa);
+      // The last positions as decode steps of one and two rows, with the same queries.
+      for (const int64_t n : {1, 2}) {
+        AttentionBatch decode(dims, {plain(700 - n, n), plain(30, 2)});
+        for (const int n_threads : {1, 3}) {
+          decode.run(isa, n_threads);
+          EXPECT_TRUE(same_bytes(alone, 700 - n, decode.out(), n)) << isa_name(isa) << " " << n;
+        }
+      }
+    }
   }
 }
 

@@ -211,6 +211,51 @@ TEST(CpuElementwise, row_max_takes_the_lowest_index_of_ties) {
   });
 }
 
+// One row, which the threads share.
+TEST(CpuElementwise, row_max_of_a_row_that_is_cut) {
+  ThreadPool pool(3, false);
+  const int64_t n = 3 * 20000 + 5;
+  for (const Isa isa : isas_here()) {
+    for (const int64_t where : {int64_t{0}, int64_t{20001}, int64_t{20002}, n - 1}) {
+      const Tensor x = random(DType::F32, {1, n}, 1);
+      x.as<float>()[where] = 100.0F;
+      x.as<float>()[n - 1] = 100.0F;
+      std::vector<RowMax> result(1);
+      row_max(x, result, pool, isa);
+      EXPECT_EQ(result[0].value, 100.0F);
+      EXPECT_EQ(result[0].index, where);
+      EXPECT_TRUE(result[0].finite);
+      x.as<float>()[n / 2] = nan;
+      row_max(x, result, pool, isa);
+      EXPECT_EQ(result[0].index, where);
+      EXPECT_FALSE(result[0].finite);
+    }
+  }
+}
+
+// Two sets of frequencies in turn, as layers of two kinds have, then other positions.
+TEST(CpuElementwise, kept_rotations_are_those_asked_for) {
+  ThreadPool pool(2, false);
+  const std::vector<double> full = {1.0, 0.1, 0.01};
+  const std::vector<double> window = {1.0, 0.5, 0.25};
+  RotationTables tables;
+  for (const std::vector<int64_t>& positions :
+       {std::vector<int64_t>{0, 7, 3}, {0, 7, 4}, {9}, {0, 7, 3}}) {
+    for (const double multiplier : {1.0, 1.25}) {
+      for (int layer = 0; layer < 3; ++layer) {
+        for (const auto& inv_freq : {full, window}) {
+          const auto m = static_cast<int64_t>(positions.size());
+          const Tensor x = random(DType::F32, {m, 2, 6}, 1);
+          const Tensor want = random(DType::F32, {m, 2, 6}, 1);
+          rope(x, positions, {inv_freq, multiplier, false}, tables, pool, best_isa());
+          rope(want, positions, {inv_freq, multiplier, false}, pool, best_isa());
+          EXPECT_TRUE(same_bits(x, want));
+        }
+      }
+    }
+  }
+}
+
 TEST(CpuElementwise, D22_row_max_reports_non_finite_rows) {
   everywhere([](Isa isa, ThreadPool& pool) {
     for (const int64_t n : {1, 16, 33}) {

@@ -124,6 +124,47 @@ TEST(CpuExperts, only_experts_with_rows_are_counted) {
   EXPECT_EQ(sink.records[0].cost, cost);
 }
 
+// Products that see the same x, in one go: each as by itself, and one record of what they cost.
+TEST(CpuExperts, linear_group_is_its_products) {
+  on_devices([](CpuDevice& device) {
+    constexpr int64_t k = 48;
+    const DType dtype = device.compute_dtype();
+    const Matrices wide(device, 1, 40, k, dtype);
+    const Matrices narrow(device, 2, 10, k, dtype);
+    const Tensor bias = random(DType::F32, {10}, 5);
+    const std::vector<const WeightMatrix*> weights{
+        &wide.packed[0], &narrow.packed[0], &narrow.packed[1]};
+    for (const int64_t m : {0, 1, 3, 50}) {
+      const Tensor x = random(dtype, {m, k}, 1);
+      Records together;
+      Records apart;
+      std::vector<Tensor> ys;
+      ys.reserve(3);
+      std::vector<LinearOperands> products;
+      products.reserve(3);
+      for (const WeightMatrix* weight : weights) {
+        ys.emplace_back(dtype, Shape{m, weight->n_rows()});
+        products.push_back({weight, weight == weights[1] ? bias.view() : TensorView(), ys.back()});
+      }
+      device.set_sink(&together);
+      device.linear_group(x, products);
+      device.set_sink(&apart);
+      OpCost cost;
+      for (const LinearOperands& p : products) {
+        const Tensor want(dtype, p.y.shape());
+        device.linear(x, *p.weight, p.bias, want);
+        EXPECT_TRUE(same_bits(p.y, want)) << m;
+      }
+      device.set_sink(nullptr);
+      for (const OpRecord& record : apart.records) cost += record.cost;
+      ASSERT_EQ(together.records.size(), m == 0 ? 0U : 1U);
+      if (m == 0) continue;
+      EXPECT_EQ(together.records[0].kind, OpKind::linear);
+      EXPECT_EQ(together.records[0].cost, cost);
+    }
+  });
+}
+
 TEST(CpuExperts, head_linear_multiplies_each_head_by_its_own) {
   on_devices([](CpuDevice& device) {
     constexpr int64_t n_heads = 5;

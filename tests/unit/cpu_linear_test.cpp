@@ -65,7 +65,7 @@ Tensor random_tensor(DType dtype, int64_t n, int64_t k, uint64_t seed) {
 }
 
 PackedMatrix pack(TensorView w) {
-  PackedMatrix packed(w.n_rows(), w.row_elements(), w.dtype());
+  PackedMatrix packed(w.n_rows(), w.shape()[1], w.dtype());
   packed.store_rows(0, w);
   return packed;
 }
@@ -83,6 +83,8 @@ const Case cases[] = {
     {DType::F32, DType::BF16, DType::BF16, true},
     {DType::F32, DType::F16, DType::F32, true},
     {DType::F32, DType::F16, DType::BF16, false},
+    {DType::BF16, DType::F32, DType::F32, true},
+    {DType::BF16, DType::F16, DType::BF16, false},
 };
 
 std::string describe(Isa isa, const Case& c, int64_t m, int64_t n, int64_t k) {
@@ -243,13 +245,49 @@ TEST(CpuLinear, a_row_depends_neither_on_the_other_rows_nor_on_the_threads) {
   }
 }
 
+// Matrices of unequal size and kind share x, of which some need another packing.
+TEST(CpuLinear, several_products_of_one_x_are_those_of_each) {
+  constexpr int64_t k = 130;
+  const DType kinds[] = {DType::BF16, DType::F32, DType::BF16, DType::F16};
+  const int64_t sizes[] = {70, 1, 333, 0};
+  for (const Isa isa : isas_here()) {
+    for (const DType x_dtype : {DType::F32, DType::BF16}) {
+      for (const int n_threads : {1, 2, 3}) {
+        for (const int64_t m : {1, 14}) {
+          SCOPED_TRACE(std::string(isa_name(isa)) + " threads " + std::to_string(n_threads));
+          ThreadPool pool(n_threads, false);
+          const Tensor x = random_tensor(x_dtype, m, k, 1);
+          std::vector<PackedMatrix> matrices;
+          std::vector<Tensor> biases, together;
+          std::vector<LinearJob> jobs;
+          for (size_t i = 0; i < 4; ++i) {
+            matrices.push_back(pack(random_tensor(kinds[i], sizes[i], k, 2 + i)));
+            biases.push_back(random_tensor(DType::F32, 1, sizes[i], 7 + i));
+            together.emplace_back(i == 0 ? DType::BF16 : DType::F32, Shape{m, sizes[i]});
+          }
+          for (size_t i = 0; i < 4; ++i) {
+            const float* bias = i == 1 ? nullptr : biases[i].as<float>();
+            jobs.push_back({&matrices[i], bias, together[i]});
+          }
+          linear(jobs, x, pool, isa);
+          for (const LinearJob& job : jobs) {
+            const Tensor alone(job.y.dtype(), job.y.shape());
+            linear(*job.w, x, job.bias, alone, pool, isa);
+            expect_same_bits(job.y, alone);
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST(CpuLinear, refuses_what_does_not_fit) {
   ThreadPool pool(1, false);
   const PackedMatrix w(4, 8, DType::F32);
   const Tensor y(DType::F32, {1, 4});
   EXPECT_THROW(linear(w, Tensor(DType::F32, {1, 7}), nullptr, y, pool, Isa::portable),
                InternalError);
-  EXPECT_THROW(linear(w, Tensor(DType::BF16, {1, 8}), nullptr, y, pool, Isa::portable),
+  EXPECT_THROW(linear(w, Tensor(DType::I8, {1, 8}), nullptr, y, pool, Isa::portable),
                InternalError);
   EXPECT_THROW(linear(w, Tensor(DType::F32, {2, 8}), nullptr, y, pool, Isa::portable),
                InternalError);
@@ -312,7 +350,8 @@ TEST_F(IsaOverride, of_an_unknown_name_is_a_config_error_that_lists_the_names) {
     FAIL() << "accepted";
   } catch (const ConfigError& error) {
     EXPECT_THAT(error.what(), testing::HasSubstr("TESTBED_ISA=avx1024"));
-    EXPECT_THAT(error.what(), testing::HasSubstr("portable, avx2, avx512, avx512_bf16"));
+    EXPECT_THAT(error.what(),
+                testing::HasSubstr("portable, avx2, avx512, avx512_vnni, avx512_bf16"));
   }
 }
 

@@ -49,6 +49,16 @@ TEST(CpuProbes, flop_loops_compute) {
   if (best_isa() >= Isa::avx512_bf16) {
     EXPECT_EQ(flops_avx512_bf16().run(200), 24.0F);  // + 1 - 1 in every step
   }
+  // 2 pairs of -1 a step in each of 8 or 16 numbers, of which one or all are returned.
+  if (best_isa() >= Isa::avx2) {
+    EXPECT_EQ(int8_avx2().run(200), -4.0F * 12 * 200);
+  }
+  if (best_isa() >= Isa::avx512) {
+    EXPECT_EQ(int8_avx512().run(200), -4.0F * 16 * 24 * 200);
+  }
+  if (best_isa() >= Isa::avx512_vnni) {
+    EXPECT_EQ(int8_avx512_vnni().run(200), 0.0F);  // 1, -1
+  }
 }
 
 // Wide bounds: they catch a wrong unit (factors of 10^3) on any machine, under sanitizers too.
@@ -59,9 +69,11 @@ TEST(CpuProbes, figures_are_of_this_world) {
     const double bandwidth = read_bandwidth(buffer, 0.01, pool, level.isa);
     EXPECT_GT(bandwidth, 1e6);
     EXPECT_LT(bandwidth, 1e13);
-    const double flops = peak_flops(DType::F32, 0.005, pool, level.isa);
-    EXPECT_GT(flops, 1e6);
-    EXPECT_LT(flops, 1e13);
+    for (const DType operands : {DType::F32, DType::I8}) {
+      const double flops = peak_flops(operands, 0.005, pool, level.isa);
+      EXPECT_GT(flops, 1e6) << dtype_name(operands);
+      EXPECT_LT(flops, 1e14) << dtype_name(operands);
+    }
   }
 }
 

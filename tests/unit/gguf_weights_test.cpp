@@ -6,7 +6,9 @@
 #include <cctype>
 #include <map>
 
+#include "kernels/quantise.hpp"
 #include "runtime/weights/convert.hpp"
+#include "runtime/weights/file_weights.hpp"
 #include "runtime/weights/safetensors_file.hpp"
 #include "runtime/weights/tensor_names.hpp"
 #include "runtime/weights/weight_source.hpp"
@@ -184,6 +186,54 @@ INSTANTIATE_TEST_SUITE_P(
     GgufBlocks,
     testing::Values(DType::Q8_0, DType::Q4_0, DType::Q4_1, DType::Q4_K, DType::Q6_K, DType::BF16),
     [](const auto& p) { return std::string(dtype_name(p.param)); });
+
+class GgufNativeBlocks : public testing::TestWithParam<DType> {};
+
+// Bytes of 12 rows of 512 in blocks, seen as q_proj of 3 heads of 4 in llama's row order; every
+// other tensor is zero.
+std::unique_ptr<FileWeights> weights_in_blocks(const SafetensorsFile& file, DType dtype) {
+  ModelConfig config = toy_config();
+  config.n_heads = 3;
+  config.d_model = 512;
+  const std::string type = upper(dtype_name(dtype));
+  static const std::vector<std::byte> zeros(512 * 64 * sizeof(float));
+  const auto locate = [&](const TensorSpec& spec) -> std::optional<StoredPart> {
+    const StoredPlace place = whole_place(spec.name, spec);
+    MappedTensor tensor{spec.name, "m.gguf", "F32", DType::F32, place.shape, zeros};
+    if (spec.name != "model.layers.0.self_attn.q_proj.weight")
+      return StoredPart{std::make_shared<MappedTensor>(tensor), place};
+    tensor.dtype = dtype;
+    tensor.bytes = file.tensors().at(type + ".bytes").data;
+    return StoredPart{std::make_shared<MappedTensor>(tensor), place, config.head_dim};
+  };
+  return std::make_unique<FileWeights>("m.gguf", config, locate, nullptr);
+}
+
+TEST_P(GgufNativeBlocks, stand_for_what_they_expand_to) {
+  const auto file = SafetensorsFile::open(fixture("units/gguf_blocks.safetensors"));
+  const auto source = weights_in_blocks(file, GetParam());
+  const std::string name = "model.layers.0.self_attn.q_proj.weight";
+  const std::vector<std::pair<IndexRange, IndexRange>> slices{
+      {{0, 12}, {0, 512}}, {{4, 8}, {0, 512}}, {{1, 7}, {32, 192}}, {{11, 12}, {480, 512}}};
+  for (const auto& [rows, cols] : slices) {
+    const QuantisedTensor blocks(native_format(GetParam()), rows.size(), cols.size());
+    source->read_blocks(name, rows, cols, blocks);
+    const Tensor values(DType::F32, {rows.size(), cols.size()});
+    dequantise(blocks, values);
+    EXPECT_EQ(std::vector<float>(values.as<float>(), values.as<float>() + values.n_elements()),
+              read_floats(*source, name, rows, cols));
+  }
+  const QuantisedTensor cut(native_format(GetParam()), 12, 40);
+  EXPECT_THAT(weights_error([&] {
+                source->read_blocks(name, {0, 12}, {32, 72}, cut);
+              }),
+              HasSubstr("q_proj.weight': columns [32, 72) do not start and end on a block of 32"));
+}
+
+INSTANTIATE_TEST_SUITE_P(Types,
+                         GgufNativeBlocks,
+                         testing::Values(DType::Q8_0, DType::Q4_0, DType::Q4_1),
+                         [](const auto& p) { return std::string(dtype_name(p.param)); });
 
 TEST(Weights, D4_quantised_columns_are_cut_on_blocks_only) {
   ModelConfig config = toy_config();

@@ -130,7 +130,7 @@ TEST(KvCache, synthetic_tokens_leave_no_block_empty) {
   const ModelConfig config = sharing_model();
   CpuDevice device = device_of(DType::BF16);
   KvCache cache = cache_of(device, config, all_layers(config), {2, 2});
-  cache.fill_synthetic();
+  cache.fill_synthetic(device);
   for (const int64_t layer : {0, 1, 6}) {
     const KvView view = cache.view(layer);
     const int64_t n = view.n_blocks * view.n_kv_heads * block_size * view.head_dim;

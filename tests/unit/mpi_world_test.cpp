@@ -41,6 +41,21 @@ TEST(Singleton, D17_mpirun_of_one_rank_is_meant) {
   for (const char* name : launchers) unsetenv(name);
 }
 
+TEST(Singleton, D17_a_task_of_srun_without_pmi_is_told_before_mpi_starts) {
+  for (const char* name : {"SLURM_STEP_ID", "OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK"}) {
+    unsetenv(name);
+  }
+  EXPECT_EQ(task_without_pmi(), std::nullopt);
+  setenv("SLURM_STEP_ID", "0", 1);
+  EXPECT_THAT(task_without_pmi(), testing::Optional(testing::HasSubstr("srun --mpi=pmix")));
+  for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK"}) {
+    setenv(name, "0", 1);
+    EXPECT_EQ(task_without_pmi(), std::nullopt) << name;
+    unsetenv(name);
+  }
+  unsetenv("SLURM_STEP_ID");
+}
+
 TEST(Transport, by_hosts) {
   EXPECT_EQ(transport_of({"a"}, true), "none");
   EXPECT_EQ(transport_of({"a", "a"}, true), "shm");

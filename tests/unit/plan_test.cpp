@@ -22,6 +22,8 @@ namespace {
 
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::StartsWith;
 
 ModelConfig model(const std::string& name) { return read_model_config(locate_model(name)); }
 
@@ -89,6 +91,25 @@ TEST(PlanStepOps, ranks_add_up_to_the_model) {
     // A stage but the first starts with a norm of its own, and adds its last partial without one.
     const int64_t repeated_norms = (split.tp - 1) * (2 * config.n_layers + 1) * one_norm;
     EXPECT_EQ(sum.weight_bytes, whole.weight_bytes + repeated_norms);
+  }
+}
+
+// The embedding and the head of llama3-8b: 8 gathered rows and all 128,256, of 4096.
+TEST(PlanStepOps, tables_are_read_in_a_format_of_their_own) {
+  const ModelConfig config = model("llama3-8b");
+  const auto bytes_of = [&](const WeightFormat& layers, std::string_view name) {
+    const StepFormats formats{number_format(layers), DType::BF16};
+    for (const PlannedOp& op : step_ops(config, {}, decode_shape(8, 64), formats)) {
+      if (op.name == name) return op.cost.weight_bytes;
+    }
+    return int64_t{0};
+  };
+  for (const auto& [name, n_rows] : {std::pair{"embed", int64_t{8}}, {"head", int64_t{128256}}}) {
+    const auto as = [&](const WeightFormat& table) { return table.n_bytes(n_rows, 4096); };
+    EXPECT_EQ(bytes_of(weight_formats::int8_row, name), as(weight_formats::int8_row));
+    EXPECT_EQ(bytes_of(weight_formats::int4_g128, name), as(weight_formats::int8_g32));
+    EXPECT_EQ(bytes_of(weight_formats::fp8_row, name), as(DType::BF16));
+    EXPECT_EQ(bytes_of(weight_formats::q4_0, name), as(weight_formats::q4_0));
   }
 }
 
@@ -254,6 +275,13 @@ TEST(PlanReport, labels_say_what_does_not_fit) {
               ElementsAre(HasSubstr("what cp and ep send")));
   EXPECT_THAT(labels_of(make_plan(inputs("qwen3-30b-a3b", {.tp = 2, .ep = 2}))),
               ElementsAre(HasSubstr("what cp and ep send")));
+  // What most of a file is stored in stands for all of it.
+  PlanInputs file = inputs("llama3-8b", {1, 1});
+  file.model.stored_dtype = DType::Q4_1;
+  file.formats.weights = format_of(DType::Q4_1);
+  EXPECT_THAT(labels_of(make_plan(file)), ElementsAre(StartsWith("all matrices taken as q4_1")));
+  file.formats.weights = number_format(weight_formats::int8_g32);
+  EXPECT_THAT(labels_of(make_plan(file)), IsEmpty());
 }
 
 }  // namespace

@@ -1,2 +1,3 @@
 testbed_unit_test(probe_fit_test testbed_probe testbed_op_time)
 testbed_unit_test(probe_record_test testbed_probe testbed_config nlohmann_json::nlohmann_json)
+testbed_unit_test(probe_gpu_record_test testbed_probe testbed_config nlohmann_json::nlohmann_json)

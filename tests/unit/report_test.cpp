@@ -85,6 +85,8 @@ TEST(Json, has_the_fields_that_scripts_read) {
                            "memory",
                            "checks",
                            "instrument_overhead",
+                           "device_counters",
+                           "energy",
                            "fingerprint"}) {
     EXPECT_TRUE(record.contains(name)) << name;
   }
@@ -114,6 +116,78 @@ TEST(Json, has_the_fields_that_scripts_read) {
   EXPECT_TRUE(decode.at("pipeline").is_null());
   EXPECT_EQ(record.at("requests").at(0).at("ids"), json({5, 6, 7, 8}));
   EXPECT_DOUBLE_EQ(record.at("timing").at("tpot_ms").get<double>(), 2.0);
+}
+
+// Of two devices; the second tells little.
+RunRecord counted_record() {
+  RunRecord record = sample_record();
+  record.device_counters = {
+      {.rank = 0,
+       .device = "host0 GPU 0000:1B:00.0",
+       .counters = {.seconds = 2.5,
+                    .joules = 1500.0,
+                    .nvlink_tx_bytes = 9007199254740993,
+                    .throttle_reasons = std::vector<std::string>{"hw_thermal_slowdown"},
+                    .thermal_throttled_s = 0.25,
+                    .xids = std::vector<int64_t>{79},
+                    .sm_clock_mhz_min = 1410,
+                    .sm_clock_mhz_max = 1980,
+                    .temperature_c_max = 88},
+       .predicted_wire_bytes = 4096,
+       .transport = "nvlink"},
+      {.rank = 1,
+       .device = "host0 GPU 0000:5D:00.0",
+       .counters = {.seconds = 2.5, .joules = 500.0, .why_no_dram = "not permitted"},
+       .predicted_wire_bytes = 0,
+       .transport = "none"}};
+  record.energy = {.joules = 2000.0, .joules_per_token = 125.0};
+  return record;
+}
+
+TEST(Json, devices_say_what_they_counted_and_null_what_they_did_not) {
+  const json record = json::parse(to_json(counted_record()));
+  const json& first = record.at("device_counters").at(0);
+  const json& second = record.at("device_counters").at(1);
+  EXPECT_EQ(first.at("joules"), 1500.0);
+  EXPECT_EQ(first.at("nvlink_tx_bytes"), 9007199254740993);
+  EXPECT_EQ(first.at("predicted_wire_bytes"), 4096);
+  EXPECT_EQ(first.at("throttle_reasons"), json({"hw_thermal_slowdown"}));
+  EXPECT_EQ(first.at("xids"), json(std::vector<int>{79}));
+  EXPECT_EQ(first.at("temperature_c_max"), 88);
+  EXPECT_TRUE(first.at("why_no_dram").is_null());
+  EXPECT_EQ(second.at("why_no_dram"), "not permitted");
+  for (const char* name : {"nvlink_tx_bytes",
+                           "nvlink_rx_bytes",
+                           "pcie_tx_bytes",
+                           "pcie_rx_bytes",
+                           "throttle_reasons",
+                           "power_throttled_s",
+                           "thermal_throttled_s",
+                           "xids",
+                           "ecc_corrected",
+                           "ecc_uncorrected",
+                           "sm_clock_mhz_min",
+                           "sm_clock_mhz_max",
+                           "temperature_c_max",
+                           "dram_read_bytes",
+                           "dram_write_bytes"}) {
+    EXPECT_TRUE(second.at(name).is_null()) << name;
+  }
+  EXPECT_EQ(record.at("energy").at("joules_per_token"), 125.0);
+  const json without = json::parse(to_json(sample_record()));
+  EXPECT_EQ(without.at("device_counters"), json::array());
+  EXPECT_TRUE(without.at("energy").is_null());
+}
+
+TEST(Table, counters_are_one_line_where_there_are_some) {
+  RunRecord record = counted_record();
+  EXPECT_THAT(to_table(record),
+              HasSubstr("energy: 2000 J, 125 J per token; throttled: hw_thermal_slowdown; SM clock "
+                        "1410 to 1980 MHz; at most\n  88 C\n"));
+  record.energy.reset();
+  record.device_counters.erase(record.device_counters.begin());
+  EXPECT_THAT(to_table(record), HasSubstr("energy: n/a; throttled: n/a\n"));
+  EXPECT_THAT(to_table(sample_record()), Not(HasSubstr("energy:")));
 }
 
 TEST(Json, D25_a_figure_that_is_not_finite_is_null) {

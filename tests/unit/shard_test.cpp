@@ -202,6 +202,19 @@ TEST(Split, D4_quantised_blocks_are_cut_unevenly_or_refused) {
   EXPECT_TRUE(why_illegal_tp(config, 8, 32));  // a head of 16 columns cuts a block
 }
 
+// A width that is no multiple of the group: the last part is short, and is a part.
+TEST(Split, D4_widths_are_cut_at_groups_with_a_short_last_one) {
+  EXPECT_EQ(split_range(160, 2, 0, 128), (IndexRange{0, 128}));
+  EXPECT_EQ(split_range(160, 2, 1, 128), (IndexRange{128, 160}));
+  EXPECT_EQ(split_range(168, 4, 1, 32), (IndexRange{64, 128}));
+  EXPECT_EQ(split_range(168, 4, 3, 32), (IndexRange{160, 168}));
+  EXPECT_EQ(split_range(20, 2, 1, 32), (IndexRange{20, 20}));
+  ModelConfig config = toy(8, 8);  // heads of 16: 128 columns of o_proj
+  config.d_ff = 70;                // 32, 32 and 6
+  EXPECT_FALSE(why_illegal_tp(config, 2, 32));
+  EXPECT_TRUE(why_illegal_tp(config, 4, 32));  // one rank more than groups
+}
+
 TEST(Split, more_chunks_than_layers_are_refused) {
   EXPECT_TRUE(why_illegal(toy(8, 8), {.pp = 5}, {}, 1));
   EXPECT_TRUE(why_illegal(toy(8, 8), {.pp = 2}, {.virtual_stages = 3}, 1));

@@ -1,0 +1,72 @@
+// OpRow: what one rank is at, where the other ranks of its host can see it (op_board.hpp). Written
+// by a few plain stores and a coarse clock at each operation; a reader may see two of its fields
+// from different operations, which it can only do of a rank that is getting on.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <ctime>
+
+namespace testbed {
+
+struct alignas(64) OpRow {
+  // Milliseconds' resolution, and no serialising instruction.
+  static int64_t coarse_now_ns() {
+    timespec t{};
+    clock_gettime(CLOCK_MONOTONIC_COARSE, &t);
+    return int64_t{t.tv_sec} * 1'000'000'000 + t.tv_nsec;
+  }
+  struct Operation {
+    uint8_t op = 0;    // CommOp
+    uint8_t axis = 0;  // Axis
+    bool host = false;
+    int32_t peer = -1;  // world rank; of messages
+    int32_t group_id = 0;
+    int32_t group_size = 1;
+    int64_t sequence = 0;
+    bool operator==(const Operation&) const = default;
+  };
+
+  void enter(const Operation& operation) {
+    constexpr auto relaxed = std::memory_order_relaxed;
+    kind.store(static_cast<uint64_t>(operation.op) | static_cast<uint64_t>(operation.axis) << 8U |
+                   static_cast<uint64_t>(operation.host) << 16U |
+                   static_cast<uint64_t>(static_cast<uint32_t>(operation.peer)) << 32U,
+               relaxed);
+    group.store(static_cast<uint64_t>(static_cast<uint32_t>(operation.group_id)) |
+                    static_cast<uint64_t>(static_cast<uint32_t>(operation.group_size)) << 32U,
+                relaxed);
+    sequence.store(operation.sequence, relaxed);
+    entered_ns.store(coarse_now_ns(), relaxed);
+    entered.store(entered.load(relaxed) + 1, std::memory_order_release);
+  }
+  void leave() {
+    constexpr auto relaxed = std::memory_order_relaxed;
+    left_ns.store(coarse_now_ns(), relaxed);
+    left.store(entered.load(relaxed), std::memory_order_release);
+  }
+  Operation operation() const {
+    constexpr auto relaxed = std::memory_order_relaxed;
+    const uint64_t k = kind.load(relaxed);
+    const uint64_t g = group.load(relaxed);
+    return {.op = static_cast<uint8_t>(k),
+            .axis = static_cast<uint8_t>(k >> 8U),
+            .host = (k >> 16U & 1U) != 0,
+            .peer = static_cast<int32_t>(k >> 32U),
+            .group_id = static_cast<int32_t>(g),
+            .group_size = static_cast<int32_t>(g >> 32U),
+            .sequence = sequence.load(relaxed)};
+  }
+
+  std::atomic<int64_t> entered;  // operations
+  std::atomic<int64_t> left;
+  std::atomic<int64_t> entered_ns;
+  std::atomic<int64_t> left_ns;
+  std::atomic<uint64_t> kind;
+  std::atomic<uint64_t> group;
+  std::atomic<int64_t> sequence;
+  std::atomic<int64_t> pid;
+};
+static_assert(sizeof(OpRow) == 64);
+
+}  // namespace testbed

@@ -1,0 +1,47 @@
+#include "runtime/accept/drift.hpp"
+
+#include <algorithm>
+
+#include "runtime/measure/statistics.hpp"
+
+namespace testbed {
+namespace {
+
+const Figure* find_figure(const Acceptance& acceptance, const Figure& figure) {
+  for (const CaseResult& result : acceptance.cases) {
+    for (const Figure& other : result.figures) {
+      if (other.key == figure.key && other.ranks == figure.ranks) return &other;
+    }
+  }
+  return nullptr;
+}
+
+// Of the repeats: their ranges do not meet.
+bool are_apart(const std::vector<double>& a, const std::vector<double>& b) {
+  const auto [a_min, a_max] = std::minmax_element(a.begin(), a.end());
+  const auto [b_min, b_max] = std::minmax_element(b.begin(), b.end());
+  return *a_max < *b_min || *b_max < *a_min;
+}
+
+}  // namespace
+
+std::vector<Drift> drift_since(const Acceptance& before, const Acceptance& now) {
+  std::vector<Drift> all;
+  for (const CaseResult& result : now.cases) {
+    for (const Figure& figure : result.figures) {
+      const Figure* earlier = find_figure(before, figure);
+      if (earlier == nullptr || earlier->samples.empty() || figure.samples.empty()) continue;
+      Drift drift{.key = figure.key,
+                  .ranks = figure.ranks,
+                  .before = median(earlier->samples),
+                  .now = median(figure.samples)};
+      if (drift.before == 0.0) continue;  // no ratio
+      drift.change = drift.now / drift.before - 1.0;
+      drift.beyond_spread = are_apart(earlier->samples, figure.samples);
+      all.push_back(std::move(drift));
+    }
+  }
+  return all;
+}
+
+}  // namespace testbed

@@ -1,0 +1,81 @@
+#include "runtime/accept/exposure_run.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+
+#include "kernels/base/byte_stream.hpp"
+#include "parallel/comm/inject.hpp"
+#include "runtime/accept/decode_figures.hpp"
+#include "runtime/commands/session.hpp"
+#include "runtime/measure/statistics.hpp"
+
+namespace testbed {
+namespace {
+
+class DelayBeforeAllReduces final : public CommHooks {
+ public:
+  DelayBeforeAllReduces(Device& device, bool may_spin) : device_(device), may_spin_(may_spin) {}
+  void set_delay_us(int64_t delay_us) { delay_us_ = delay_us; }
+  void before(const CommRecord& record, const GroupInfo& /*group*/) override {
+    if (delay_us_ == 0 || record.op != CommOp::all_reduce) return;
+    device_.synchronize();  // one that works behind the host's back is to be late, not the host
+    take_time(delay_us_ * 1000, may_spin_);
+  }
+
+ private:
+  Device& device_;
+  bool may_spin_;
+  int64_t delay_us_ = 0;
+};
+
+// Rank 0's on every rank.
+int64_t agreed(ControlChannel& control, int64_t mine) {
+  ByteWriter out;
+  out.put(mine);
+  int64_t of_root = 0;
+  ByteReader(control.broadcast(out.take(), 0)).get(of_root);
+  return of_root;
+}
+
+// A level more adds about one undelayed step to a step, so that the noise of a step is small beside
+// what is added.
+int64_t shortest_delay_us(double step_ms, double n_all_reduces, bool may_spin) {
+  // Several times what a sleep is off by; where ranks take turns on cores, a turn of them.
+  const int64_t least_us = may_spin ? 200 : 1000;
+  return std::max<int64_t>(least_us, std::llround(1e3 * step_ms / n_all_reduces));
+}
+
+}  // namespace
+
+ExposureRun run_with_delays(const RankContext& context,
+                            double n_all_reduces,
+                            const ExposureOptions& options) {
+  const MachineInfo& machine = context.machine;
+  const bool may_spin = machine.ranks_on_host * machine.threads <= machine.cores_on_host;
+  const auto hooks = std::make_shared<DelayBeforeAllReduces>(context.device, may_spin);
+  context.groups.tp.add_hooks(hooks);
+  Session session(context);
+  session.generate_once(nullptr, 0, {});
+  const double undelayed_ms = decode_step_ms(session.generate_once(nullptr, 0, {}).timing);
+  const int64_t unit_us =
+      agreed(context.control, shortest_delay_us(undelayed_ms, n_all_reduces, may_spin));
+
+  ExposureRun run{.all_reduces_per_step = n_all_reduces, .delays_us = {}, .steps = {}};
+  for (const int level : options.levels) run.delays_us.push_back(level * unit_us);
+  for (int round = 0; round < options.rounds; ++round) {
+    for (size_t turn = 0; turn < run.delays_us.size(); ++turn) {
+      // Each round begins with another level: what drifts is in none more than in others.
+      const size_t level = (turn + static_cast<size_t>(round)) % run.delays_us.size();
+      hooks->set_delay_us(run.delays_us[level]);
+      const double step_ms = decode_step_ms(session.generate_once(nullptr, 0, {}).timing);
+      run.steps.push_back(
+          {.delay_ms = static_cast<double>(run.delays_us[level]) * 1e-3 * n_all_reduces,
+           .step_ms = step_ms});
+    }
+  }
+  hooks->set_delay_us(0);
+  return run;
+}
+
+}  // namespace testbed

@@ -1,0 +1,148 @@
+#include "runtime/accept/verdict.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "runtime/accept/figure_keys.hpp"
+#include "runtime/accept/gates.hpp"
+
+namespace testbed {
+namespace {
+
+std::string name_of(const CaseResult& result) {
+  return fmt::format("{}/{}", result.stage, result.name);
+}
+
+std::string line_of(const CaseResult& result) {
+  return result.reason.empty() ? name_of(result)
+                               : fmt::format("{}: {}", name_of(result), result.reason);
+}
+
+// Whether the figure makes the expectation one that was met, or needs not be: of gates that only
+// the algorithm tells apart, the best has to be met by a figure, and the others need not.
+bool settles(const Figure& figure, const Expectation& expectation) {
+  if (covers(expectation.key, figure.key)) return true;
+  if (!figure.gate || !figure.gate->key.algorithm || !expectation.key.algorithm) return false;
+  FigureKey of_any = expectation.key;
+  of_any.algorithm.reset();
+  if (!covers(of_any, figure.key)) return false;
+  // As good as it would have had to be.
+  return more_is_better(figure.key) ? figure.gate->expected >= limit_of(expectation)
+                                    : figure.gate->expected <= limit_of(expectation);
+}
+
+Coverage coverage_of(const Acceptance& acceptance, const Asked& asked) {
+  Coverage coverage;
+  for (const PlannedCase& planned : asked.cases) ++coverage.cases[planned.stage].second;
+  std::vector<const Expectation*> open;
+  open.reserve(acceptance.profile.expectations.size());
+  for (const Expectation& expectation : acceptance.profile.expectations) {
+    open.push_back(&expectation);
+  }
+  for (const CaseResult& result : acceptance.cases) {
+    if (result.status != CaseStatus::skipped) ++coverage.cases[result.stage].first;
+    for (const Figure& figure : result.figures) {
+      ++coverage.figures;
+      coverage.gated += int{figure.gate.has_value()};
+      std::erase_if(open, [&figure](const Expectation* expectation) {
+        return settles(figure, *expectation);
+      });
+    }
+  }
+  for (const Expectation* expectation : open) {
+    coverage.gates_not_met_by_a_figure.push_back(
+        fmt::format("{} ({})", describe(expectation->key), expectation->where));
+  }
+  return coverage;
+}
+
+// Lines of those cases that are so; the worst says the verdict.
+class Reasons {
+ public:
+  explicit Reasons(Acceptance& acceptance) : acceptance_(acceptance) {}
+
+  void add(Verdict verdict, std::string reason) {
+    // Reasons come in the order of precedence: the first sets the verdict.
+    if (acceptance_.reasons.empty()) acceptance_.verdict = verdict;
+    acceptance_.reasons.push_back(std::move(reason));
+  }
+  template <typename Which>
+  void add_cases(Verdict verdict, const Which& which) {
+    for (const CaseResult& result : acceptance_.cases) {
+      if (which(result)) add(verdict, line_of(result));
+    }
+  }
+
+ private:
+  Acceptance& acceptance_;
+};
+
+void add_flaky(const Acceptance& acceptance, Reasons& reasons) {
+  const auto n =
+      std::count_if(acceptance.cases.begin(), acceptance.cases.end(), [](const CaseResult& result) {
+        return result.status == CaseStatus::flaky;
+      });
+  if (n <= acceptance.profile.flaky_allowed) return;
+  reasons.add(Verdict::reject,
+              fmt::format("{} flaky case{}, the profile allows {}",
+                          n,
+                          n == 1 ? "" : "s",
+                          acceptance.profile.flaky_allowed));
+  reasons.add_cases(Verdict::reject,
+                    [](const CaseResult& r) { return r.status == CaseStatus::flaky; });
+}
+
+// Nothing tested is never a pass (D34).
+void add_incomplete(const Acceptance& acceptance, const Asked& asked, Reasons& reasons) {
+  const auto ran = [](const CaseResult& r) { return r.status != CaseStatus::skipped; };
+  const auto n_run = std::count_if(acceptance.cases.begin(), acceptance.cases.end(), ran);
+  if (n_run == 0) {
+    reasons.add(Verdict::incomplete,
+                asked.cases.empty() ? "no case matches what was asked for: nothing was tested"
+                                    : "every case was skipped: nothing was tested");
+  }
+  if (acceptance.finished && acceptance.cases.size() < asked.cases.size()) {
+    reasons.add(Verdict::incomplete,
+                fmt::format("{} of {} cases were not reached",
+                            asked.cases.size() - acceptance.cases.size(),
+                            asked.cases.size()));
+  }
+  if (asked.chosen) {
+    reasons.add_cases(Verdict::incomplete,
+                      [](const CaseResult& r) { return r.status == CaseStatus::skipped; });
+    return;
+  }
+  const std::vector<std::string>& open = acceptance.coverage.gates_not_met_by_a_figure;
+  if (open.empty()) return;
+  reasons.add(Verdict::incomplete,
+              fmt::format("{} of {} figures that the profile expects were not measured, {}{}",
+                          open.size(),
+                          acceptance.profile.expectations.size(),
+                          open.size() == 1 ? "" : "the first ",
+                          open.front()));
+}
+
+}  // namespace
+
+void conclude(Acceptance& acceptance, const Asked& asked) {
+  acceptance.coverage = coverage_of(acceptance, asked);
+  acceptance.reasons.clear();
+  acceptance.verdict = Verdict::accept;
+  Reasons reasons(acceptance);
+  reasons.add_cases(Verdict::corruption, [](const CaseResult& r) { return r.corrupt; });
+  reasons.add_cases(Verdict::infrastructure, [](const CaseResult& r) {
+    return !r.corrupt && r.status == CaseStatus::error;
+  });
+  if (!acceptance.finished) {
+    reasons.add(Verdict::infrastructure,
+                "the acceptance had not come to its end when this was written");
+  }
+  reasons.add_cases(Verdict::reject, [](const CaseResult& r) {
+    return !r.corrupt && r.status == CaseStatus::failed;
+  });
+  add_flaky(acceptance, reasons);
+  add_incomplete(acceptance, asked, reasons);
+}
+
+}  // namespace testbed

@@ -1,0 +1,7 @@
+foreach(class Verdicts Incomplete Plans Baselines Probe)
+  string(TOLOWER ${class} lower)
+  testbed_e2e_test(e2e_accept_${lower} accept_test.py ${class} TIMEOUT 300)
+endforeach()
+if(TARGET testbed_emulated)
+  testbed_e2e_test(e2e_accept_cuda accept_cuda_test.py TARGET testbed_emulated TIMEOUT 300)
+endif()

@@ -1,0 +1,1 @@
+testbed_e2e_test(e2e_accept_corruption accept_corruption_test.py TIMEOUT 300)

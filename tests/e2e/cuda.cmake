@@ -1,0 +1,11 @@
+# The whole program with --device cuda on the emulation. One ctest test per class, as in cases.cmake.
+if(TARGET testbed_emulated)
+  foreach(class Placement Choices Records Disturbed)
+    string(TOLOWER ${class} lower)
+    testbed_e2e_test(e2e_cuda_${lower} cuda_test.py ${class} TARGET testbed_emulated TIMEOUT 240)
+  endforeach()
+  foreach(class OneRank TwoRanks)
+    string(TOLOWER ${class} lower)
+    testbed_e2e_test(e2e_cuda_faults_${lower} cuda_faults_test.py ${class} TARGET testbed_emulated TIMEOUT 600)
+  endforeach()
+endif()

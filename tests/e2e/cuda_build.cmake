@@ -1,0 +1,15 @@
+# What was built for GPUs, and the program without them. One ctest test per class, as in cases.cmake.
+if(TESTBED_HAS_CUDA)
+  foreach(class Binary NoDriver Flags)
+    string(TOLOWER ${class} lower)
+    testbed_e2e_test(e2e_cuda_${lower} cuda_build_test.py ${class} TIMEOUT 300) # nvcc, libraries of 1 GB
+    set_property(TEST e2e_cuda_${lower} APPEND PROPERTY ENVIRONMENT "TESTBED_CUDA_ARCHITECTURES=$<JOIN:${TESTBED_CUDA_ARCHITECTURES},$<COMMA>>")
+  endforeach()
+  add_executable(testbed_without_cuda ${PROJECT_SOURCE_DIR}/launch/main.cpp ${PROJECT_SOURCE_DIR}/launch/gpu_absent.cpp)
+  target_link_libraries(testbed_without_cuda PRIVATE testbed_launch testbed_options)
+  set(testbed_without_cuda testbed_without_cuda)
+else()
+  set(testbed_without_cuda testbed)
+endif()
+testbed_e2e_test(e2e_cuda_without cuda_build_test.py Without TIMEOUT 300)
+set_property(TEST e2e_cuda_without APPEND PROPERTY ENVIRONMENT "TESTBED_WITHOUT_CUDA=$<TARGET_FILE:${testbed_without_cuda}>")

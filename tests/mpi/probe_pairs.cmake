@@ -1,0 +1,2 @@
+testbed_mpi_executable(probe_pairs_test testbed_probe testbed_comm_mpi testbed_cpu)
+testbed_mpi_test(probe_pairs_np3 probe_pairs_test 3)

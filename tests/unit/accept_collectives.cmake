@@ -1,0 +1,2 @@
+testbed_unit_test(accept_collectives_test testbed_accept)
+testbed_unit_test(accept_divergence_test testbed_accept)

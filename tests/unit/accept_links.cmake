@@ -1,0 +1,3 @@
+testbed_unit_test(accept_links_test testbed_acceptance)
+testbed_unit_test(accept_link_judgement_test testbed_accept)
+testbed_unit_test(accept_preflight_test testbed_acceptance)

@@ -1,0 +1,5 @@
+testbed_unit_test(accept_decode_figures_test testbed_acceptance)
+testbed_unit_test(accept_exposure_test testbed_acceptance)
+testbed_unit_test(accept_model_runs_test testbed_accept)
+testbed_unit_test(accept_soak_test testbed_acceptance)
+testbed_unit_test(accept_straggler_test testbed_acceptance)

@@ -1,0 +1,3 @@
+testbed_unit_test(acceptance_report_test testbed_report nlohmann_json::nlohmann_json)
+testbed_unit_test(acceptance_report_junit_test testbed_report pugixml::pugixml)
+testbed_unit_test(acceptance_report_table_test testbed_report)

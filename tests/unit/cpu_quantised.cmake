@@ -1,0 +1,2 @@
+testbed_unit_test(cpu_quantised_linear_test testbed_cpu)
+testbed_unit_test(cpu_gated_linear_test testbed_cpu)

@@ -1,0 +1,7 @@
+if(TESTBED_HAS_CUDA_HEADERS)
+  testbed_unit_test(cuda_emulation_devices_test testbed_cuda_emulated)
+  testbed_unit_test(cuda_emulation_graphs_test testbed_cuda_emulated)
+  testbed_unit_test(cuda_emulation_kernels_test testbed_cuda_emulated)
+  testbed_unit_test(cuda_emulation_ptx_test testbed_cuda_emulated)
+  testbed_unit_test(cuda_emulation_streams_test testbed_cuda_emulated)
+endif()

@@ -1,0 +1,8 @@
+if(TESTBED_HAS_CUDA_HEADERS)
+  testbed_unit_test(cuda_gemm_test testbed_cuda_emulated)
+  testbed_unit_test(cuda_gemm_library_test testbed_cuda_emulated)
+  testbed_unit_test(cuda_experts_test testbed_cuda_emulated)
+  testbed_unit_test(cuda_quantised_test testbed_cuda_emulated)
+  testbed_unit_test(cuda_quantised_experts_test testbed_cuda_emulated)
+  testbed_unit_test(cublaslt_emulation_test testbed_cuda_emulated)
+endif()

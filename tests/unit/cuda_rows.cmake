@@ -1,0 +1,7 @@
+if(TESTBED_HAS_CUDA_HEADERS)
+  testbed_unit_test(cuda_queue_test testbed_cuda_emulated)
+  testbed_unit_test(cuda_rows_test testbed_cuda_emulated)
+  testbed_unit_test(cuda_rows_elementwise_test testbed_cuda_emulated)
+  testbed_unit_test(cuda_rows_norm_test testbed_cuda_emulated)
+  testbed_unit_test(cuda_routing_test testbed_cuda_emulated)
+endif()

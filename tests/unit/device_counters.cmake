@@ -1,0 +1,1 @@
+testbed_unit_test(device_counters_test testbed_measure)
