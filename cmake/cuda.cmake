@@ -14,8 +14,15 @@ if(NOT TESTBED_CUDA STREQUAL "OFF")
     get_filename_component(testbed_cuda_root ${testbed_cuda_root} DIRECTORY)
     set(CUDAToolkit_ROOT ${testbed_cuda_root})
     find_package(CUDAToolkit 13.0)
-    find_path(TESTBED_NCCL_INCLUDE nccl.h HINTS ${testbed_cuda_root}/include)
-    find_library(TESTBED_NCCL_LIBRARY nccl HINTS ${testbed_cuda_root}/lib ${testbed_cuda_root}/lib64)
+    # In NCCL_HOME, beside nvcc, or as pip's nvidia-nccl-cu13 has it: without the link libnccl.so.
+    execute_process(
+      COMMAND python3 -c "import site, sysconfig; print(*dict.fromkeys([sysconfig.get_path('purelib'), *site.getsitepackages(), \
+site.getusersitepackages()]), sep=';', end='')"
+      OUTPUT_VARIABLE testbed_site_packages ERROR_QUIET)
+    list(TRANSFORM testbed_site_packages APPEND /nvidia/nccl)
+    set(testbed_nccl_roots $ENV{NCCL_HOME} ${testbed_cuda_root} ${testbed_site_packages})
+    find_path(TESTBED_NCCL_INCLUDE nccl.h HINTS ${testbed_nccl_roots} PATH_SUFFIXES include)
+    find_library(TESTBED_NCCL_LIBRARY NAMES nccl libnccl.so.2 NAMES_PER_DIR HINTS ${testbed_nccl_roots} PATH_SUFFIXES lib lib64)
   endif()
   if(TESTBED_NVCC AND CUDAToolkit_FOUND AND TESTBED_NCCL_INCLUDE)
     set(TESTBED_HAS_CUDA_HEADERS TRUE)

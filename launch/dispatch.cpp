@@ -196,6 +196,7 @@ int run(MpiWorld& world, const ProbeConfig& config) {
   if (const auto reason = singleton_under_launcher(world.size())) throw ConfigError(*reason);
   world.set_waiting({.deadline_s = config.timeout_s});
   if (config.device == DeviceChoice::sim) {
+    refuse_gpu_options(Layout::automatic, config.allow_shared_gpu);
     return on_process_zero(world, [&] {
       run_model_probe(config,
                       with_links(read_cluster(cluster_name(config.cluster)),
@@ -206,11 +207,12 @@ int run(MpiWorld& world, const ProbeConfig& config) {
   }
   const bool on_gpus =
       chosen_device(world, *world.make_control(), config.device) == DeviceChoice::cuda;
+  if (!on_gpus) refuse_gpu_options(Layout::automatic, config.allow_shared_gpu);
   if (config.acceptance) return probe_for_acceptance(world, config, on_gpus);
   return on_gpus ? probe_on_gpu(world, config) : probe_on_cpu(world, config);
 }
 
-int run(MpiWorld& world, const AcceptConfig& config) {
+int accept(MpiWorld& world, const AcceptConfig& config) {
   if (const auto reason = singleton_under_launcher(world.size())) throw ConfigError(*reason);
   world.set_waiting({.deadline_s = config.timeout_s});
   const std::unique_ptr<ControlChannel> control = world.make_control();
@@ -223,6 +225,10 @@ int run(MpiWorld& world, const AcceptConfig& config) {
   }
   return on_gpus ? accept_on_gpu(world, config, profile, run_acceptance)
                  : accept_on_cpu(world, config, profile, run_acceptance);
+}
+
+int run(MpiWorld& world, const AcceptConfig& config) {
+  return with_exit_code_of_verdict([&] { return accept(world, config); });
 }
 
 int run(MpiWorld& world, const InfoText& info) {

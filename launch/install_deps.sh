@@ -53,9 +53,16 @@ if [ "$(id -u)" -ne 0 ]; then
   fi
   as_root=(sudo)
 fi
-apt_get() { "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get "$@"; }
+# Soon over where there is no network.
+apt_get() {
+  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -o Acquire::Retries=1 -o Acquire::http::Timeout=20 \
+    -o Acquire::https::Timeout=20 "$@"
+}
 
 echo "install_deps: installing ${missing[*]}"
 # A package mirror may be briefly out of step with its index: one more try.
-apt_get update -q || { sleep 5 && apt_get update -q; }
-apt_get install -y -q --no-install-recommends "${missing[@]}"
+if ! { apt_get update -q || { sleep 5 && apt_get update -q; }; } ||
+  ! apt_get install -y -q --no-install-recommends "${missing[@]}"; then
+  echo "install_deps: not installed (no network?): ${missing[*]}" >&2
+  exit 1
+fi

@@ -38,13 +38,13 @@ __device__ inline void wait_for(const PeerMemory& m,
                                 uint32_t call,
                                 int peer) {
   constexpr unsigned spins = 64;  // between looks at the clock
-  const int64_t begin = clock64();
+  const int64_t begin = global_time_ns();
   for (unsigned i = 1;; ++i) {
     // A peer may be a call ahead, not two: that one needs this rank's flag.
     if (load_acquire_system(flag) - call <= 1) return;
     if (i % spins != 0) continue;
     if (load_acquire_system(&m.state->given_up) != 0) return;
-    if (clock64() - begin > m.deadline_ticks) {
+    if (global_time_ns() - begin > m.deadline_ns) {
       store_release_system(m.missing + peer, 1);
       store_release_system(&m.state->given_up, 1);
       return;

@@ -9,9 +9,11 @@
 // of its reads of call k-2.
 //
 // Blocks of one launch do not wait for each other: block b of a rank waits for the blocks b of its
-// peers, which hold the same pieces. All blocks of a launch must be on the device at once: an SM
-// holds one whatever else is true (512 threads of at most 128 registers), so no more than there are
-// SMs, and few enough to leave room for the kernels of other streams that peers may wait for.
+// peers, which hold the same pieces. All blocks of a launch must be on the device at once, beside
+// kernels of other streams that themselves wait for peers: NCCL's, of a block or two per channel. A
+// block may need an SM to itself (512 threads of up to 128 registers; a fused norm up to 160 KiB of
+// shared memory), and one that lacks its place would wait for a kernel that waits for it. So at
+// most half of the SMs are taken (peer_blocks), which leaves the others to those kernels.
 #pragma once
 
 #include <cstddef>
@@ -26,6 +28,11 @@ namespace testbed::cuda {
 
 constexpr int max_peers = 8;
 constexpr int max_peer_blocks = 64;
+// Most blocks of a launch on a GPU, or a slice of one, with so many SMs.
+constexpr int64_t peer_blocks(int64_t n_multiprocessors) {
+  const int64_t half = n_multiprocessors / 2;
+  return half < 1 ? 1 : half < max_peer_blocks ? half : max_peer_blocks;
+}
 constexpr int64_t peer_piece = 8;  // elements: what a thread takes at a time, of F32 32 bytes
 
 // What a device keeps about its calls, so that the calls of a graph need no number from the host.
@@ -42,7 +49,7 @@ struct PeerMemory {
   PeerState* state = nullptr;          // on this device
   uint32_t* missing = nullptr;         // [max_peers], pinned: 1 for who did not come
   int64_t capacity_bytes = 0;          // a multiple of 32
-  int64_t deadline_ticks = 0;          // of the SM clock
+  int64_t deadline_ns = 0;             // by the global timer: an SM's clock falls when it idles
   int32_t rank = 0;
   int32_t size = 1;
   int64_t max_blocks = max_peer_blocks;  // equal on all ranks; a launch's blocks are all resident

@@ -7,6 +7,7 @@
 
 #include "kernels/base/errors.hpp"
 #include "kernels/probes/cuda/bandwidth.hpp"
+#include "launch/cuda/fixed_memory.hpp"
 #include "launch/rank_parts.hpp"
 #include "parallel/comm/nccl_proof.hpp"
 #include "runtime/commands/rank_plan.hpp"
@@ -31,13 +32,10 @@ MemoryRecord gpu_memory(const RunConfig& config,
                         const RunInputs& inputs,
                         const Mesh& mesh,
                         const CudaProcess& process) {
-  // What is allocated whatever the model: cuBLASLt's workspace, and the buffers that peers map.
-  // NCCL's buffers, graphs and kernels' code come at first use and are not known before: a
+  // Most of NCCL's buffers, graphs and kernels' code come at first use and are not known before: a
   // sixteenth is left for them, 1 GiB at most.
-  constexpr int64_t library_bytes = int64_t{32} << 20;
-  constexpr int64_t peer_bytes = 2 * (int64_t{4} << 20);
   MemoryRecord planned = planned_memory(config, inputs, mesh, process.seat().rank);
-  planned.workspace_bytes += library_bytes + (mesh.tp > 1 ? peer_bytes : 0);
+  planned.workspace_bytes += fixed_gpu_bytes(mesh, cuda::read_buffer_bytes());
   const int64_t free = process.free_bytes();
   planned.capacity_bytes = free - std::min(free / 16, int64_t{1} << 30);
   return planned;
@@ -47,13 +45,14 @@ std::string use_peers(const MpiWorld& world,
                       Communicator& host,
                       NcclCommunicator& gpus,
                       cuda::Queue& queue,
-                      double deadline_s) {
+                      double deadline_s,
+                      int64_t capacity_bytes) {
   std::vector<std::string> hosts;
   for (const int rank : host.group().world_ranks) {
     hosts.push_back(world.hosts()[static_cast<size_t>(rank)]);
   }
-  PeerAllReduce::Made made =
-      PeerAllReduce::make(queue, host, {.hosts = hosts, .deadline_s = deadline_s});
+  PeerAllReduce::Made made = PeerAllReduce::make(
+      queue, host, {.hosts = hosts, .capacity_bytes = capacity_bytes, .deadline_s = deadline_s});
   if (made.peers == nullptr) return "NCCL: " + made.why_not;
   made.peers->tune([&gpus](TensorView x) { gpus.all_reduce(x); });
   std::string note = made.peers->description();
@@ -113,34 +112,35 @@ CudaRank::CudaRank(MpiWorld& world,
   };
   device_ = make_device(config.compute_dtype);
   ControlChannel& control = *control_;
-  context_ =
-      std::make_unique<RankContext>(RankContext{.config = config,
-                                                .inputs = inputs,
-                                                .mesh = mesh,
-                                                .rank = world.rank(),
-                                                .device = *device_,
-                                                .make_device = make_device,
-                                                .groups = {*tp.gpus,
-                                                           *groups_.at(Axis::cp).gpus,
-                                                           *groups_.at(Axis::ep).gpus,
-                                                           *groups_.at(Axis::pp).gpus,
-                                                           *tp.host,
-                                                           *groups_.at(Axis::ep).host,
-                                                           *groups_.at(Axis::pp).host},
-                                                .control = control,
-                                                .machine = machine_info(world, config),
-                                                .planned = planned,
-                                                .clock_estimate = clock_estimates(world, control),
-                                                .transports =
-                                                    [this] {
-                                                      prove_links();
-                                                      std::map<Axis, std::string> transports;
-                                                      for (const auto& [axis, group] : groups_) {
-                                                        transports[axis] = group.gpus->transport();
-                                                      }
-                                                      return transports;
-                                                    },
-                                                .host_transports = {}});
+  context_ = std::make_unique<RankContext>(
+      RankContext{.config = config,
+                  .inputs = inputs,
+                  .mesh = mesh,
+                  .rank = world.rank(),
+                  .device = *device_,
+                  .make_device = make_device,
+                  .groups = {*tp.gpus,
+                             *groups_.at(Axis::cp).gpus,
+                             *groups_.at(Axis::ep).gpus,
+                             *groups_.at(Axis::pp).gpus,
+                             *tp.host,
+                             *groups_.at(Axis::ep).host,
+                             *groups_.at(Axis::pp).host},
+                  .control = control,
+                  .machine = machine_info(world, config),
+                  .planned = planned,
+                  .clock_estimate = clock_estimates(world, control),
+                  .transports =
+                      [this] {
+                        prove_links();
+                        std::map<Axis, std::string> transports;
+                        for (const auto& [axis, group] : groups_) {
+                          transports[axis] = group.gpus->transport();
+                        }
+                        return transports;
+                      },
+                  .host_transports = {},
+                  .protocol_of = [this](const CommRecord& comm) { return protocol_of(comm); }});
   MachineInfo& machine = context_->machine;
   machine.read_bandwidth_sample = slowed(machine.read_bandwidth_sample, slowdown);
   machine.deeds = deeds_of(faults);
@@ -216,6 +216,15 @@ double CudaRank::read_bandwidth_sample() {
   return cuda::read_bandwidth_sample(process_.streams()->queue, read_buffer_);
 }
 
+// The groups of an axis are alike: of another rank's, what this rank's did.
+NcclProtocol CudaRank::protocol_of(const CommRecord& comm) const {
+  const auto group = groups_.find(comm.axis);
+  if (group == groups_.end()) return NcclProtocol::unknown;
+  const NcclChoice* choice =
+      find_choice(group->second.choices, comm.op, comm.payload_bytes, comm.group_size);
+  return choice == nullptr ? NcclProtocol::unknown : choice->protocol;
+}
+
 void CudaRank::prove_links() {
   if (proven_) return;
   proven_ = true;
@@ -227,11 +236,11 @@ void CudaRank::prove_links() {
         log, group.gpus->handles(), *group.host, p2p_link(process_.topology()), process_.layout());
     if (!error) error = proof.why_not;
     group.gpus->set_transport(proof.transport);
-    group.gpus->set_algorithms(
-        [choices = std::move(proof.choices), n = group.host->size()](CommOp op, int64_t n_bytes) {
-          const NcclChoice* choice = find_choice(choices, op, n_bytes, n);
-          return choice == nullptr ? CommAlgorithm::nccl : choice->algorithm;
-        });
+    group.choices = std::move(proof.choices);
+    group.gpus->set_algorithms([&of = group](CommOp op, int64_t n_bytes) {
+      const NcclChoice* choice = find_choice(of.choices, op, n_bytes, of.host->size());
+      return choice == nullptr ? CommAlgorithm::nccl : choice->algorithm;
+    });
   }
   process_.quieten_nccl();
   control_->agree(error);

@@ -7,9 +7,11 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "kernels/cuda/nvml_window.hpp"
 #include "launch/cuda/cuda_process.hpp"
+#include "parallel/comm/nccl_log.hpp"
 #include "parallel/comm/nccl_world.hpp"
 #include "parallel/comm/peer_all_reduce.hpp"
 #include "runtime/commands/rank_context.hpp"
@@ -31,7 +33,8 @@ std::string use_peers(const MpiWorld& world,
                       Communicator& host,
                       NcclCommunicator& gpus,
                       cuda::Queue& queue,
-                      double deadline_s);
+                      double deadline_s,
+                      int64_t capacity_bytes = PeerAllReduce::Options{}.capacity_bytes);
 
 // FaultSurroundings::flip_on_device of this device, which outlives it.
 std::function<void(TensorView, int)> bit_flipper(Device& device, cuda::Queue& queue);
@@ -51,6 +54,7 @@ class CudaRank {
   struct Group {
     std::unique_ptr<Communicator> host;
     std::unique_ptr<NcclCommunicator> gpus;
+    std::vector<NcclChoice> choices = {};  // of NCCL's, once the links are proven
   };
   Group make_group(MpiWorld& world, const Mesh& mesh, Axis axis, bool messages);
   std::shared_ptr<Faults> add_faults(MpiWorld& world, const RunConfig& config);
@@ -59,6 +63,7 @@ class CudaRank {
   // Once everything has run: what NCCL's log says of each group. Throws JobError where the layout
   // asked for is not what was used.
   void prove_links();
+  NcclProtocol protocol_of(const CommRecord& comm) const;
 
   MpiWorld& world_;
   CudaProcess& process_;

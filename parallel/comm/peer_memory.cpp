@@ -138,7 +138,7 @@ std::string MappedPeers::group_reason() {
   reason = shared_gpu(gpus);
   if (!reason.empty()) return reason;
   for (const GpuOfRank& gpu : gpus) {
-    memory_.max_blocks = std::min<int64_t>(memory_.max_blocks, gpu.n_multiprocessors);
+    memory_.max_blocks = std::min(memory_.max_blocks, cuda::peer_blocks(gpu.n_multiprocessors));
   }
   return agreed_reason(host_, reason_of([&] { return inaccessible_gpu(gpus, group.rank); }));
 }
@@ -180,9 +180,7 @@ void MappedPeers::point_at(int rank, std::byte* allocation) {
 }
 
 void MappedPeers::set_deadline(double seconds) {
-  // The highest clock: at a lower one the deadline comes later.
-  const double ticks_per_s = 1e3 * attribute(cudaDevAttrClockRate, current_device());
-  memory_.deadline_ticks = static_cast<int64_t>(seconds * ticks_per_s);
+  memory_.deadline_ns = static_cast<int64_t>(seconds * 1e9);
 }
 
 std::vector<int> MappedPeers::missing() const {

@@ -10,7 +10,6 @@
 #include "runtime/commands/outputs.hpp"
 #include "runtime/config/cluster_config.hpp"
 #include "runtime/probe/measure_ops.hpp"
-#include "runtime/probe/measure_pairs.hpp"
 #include "runtime/probe/model_curves.hpp"
 #include "runtime/probe/probe_cluster.hpp"
 #include "runtime/probe/probe_json.hpp"
@@ -104,14 +103,15 @@ void run_probe(const ProbeContext& context) {
   const std::vector<CollectivePoint> collectives =
       measure_collectives(context.groups, control, context.device, config.most_bytes);
   std::vector<PairPoint> pairs;
-  if (context.gpu != nullptr && !context.groups.empty())
-    pairs = measure_pairs(context.groups.back(), control, context.device, config.most_bytes);
+  if (context.ways)
+    pairs = measure_pairs(*context.ways, control, context.device, config.most_bytes);
   if (!is_root) return;
 
   ProbeRecord record{.device = std::string(context.device.kind()),
                      .simulated = false,
                      .description = context.device.description(),
                      .n_ranks = control.size(),
+                     .labels = context.labels,
                      .collectives = collectives,
                      .memory_read_bytes_per_s = memory.alone,
                      .memory_read_all_bytes_per_s = memory.together,

@@ -68,8 +68,11 @@ void run_stage(const AcceptContext& context, Stage& stage, std::vector<Figure>& 
 AcceptConfig acceptance_of(const ProbeConfig& config) {
   AcceptConfig accept;
   accept.device = config.device;
+  accept.allow_shared_gpu = config.allow_shared_gpu;
   accept.threads = config.threads;
   accept.compute_dtype = config.compute_dtype;
+  accept.stages = config.stages;
+  if (config.model) accept.model = *config.model;
   accept.most_bytes = config.most_bytes;
   accept.timeout_s = config.timeout_s;
   accept.quiet = config.output.quiet;
@@ -116,8 +119,16 @@ void probe_acceptance(const AcceptContext& context, const ProbeConfig& config) {
     if (context.rank == 0) check_writable(*config.acceptance);
   });
   std::vector<Figure> figures;
-  for (const auto& make : {make_device_stage, make_links_stage, make_collectives_stage}) {
-    run_stage(context, *make(), figures);
+  constexpr std::pair<std::string_view, decltype(&make_device_stage)> measured[] = {
+      {"device", make_device_stage},
+      {"links", make_links_stage},
+      {"collectives", make_collectives_stage},
+      {"model", make_model_stage}};
+  const std::vector<std::string>& chosen = context.config.stages;
+  for (const auto& [name, make] : measured) {
+    const bool is_chosen =
+        chosen.empty() || std::find(chosen.begin(), chosen.end(), name) != chosen.end();
+    if (is_chosen) run_stage(context, *make(), figures);
   }
   if (context.rank != 0) return;
   AcceptanceProfile profile = context.profile;
@@ -125,6 +136,7 @@ void probe_acceptance(const AcceptContext& context, const ProbeConfig& config) {
                                     context.size,
                                     context.device.description(),
                                     context.hosts.front());
+  for (const std::string& label : context.machine.labels) profile.description += "; " + label;
   profile.expectations = expectations_of(
       figures,
       fmt::format(

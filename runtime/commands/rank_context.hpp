@@ -12,6 +12,7 @@
 #include "kernels/device.hpp"
 #include "parallel/comm/communicator.hpp"
 #include "parallel/comm/control.hpp"
+#include "parallel/comm/nccl_log.hpp"
 #include "parallel/mesh.hpp"
 #include "runtime/commands/run_inputs.hpp"
 #include "runtime/measure/run_record.hpp"
@@ -63,6 +64,9 @@ struct RankContext {
   // together. May throw: not what was asked for.
   std::function<std::map<Axis, std::string>()> transports;
   std::map<Axis, std::string> host_transports;  // of communicators of host tensors
+  // NCCL's protocol of an operation of these groups, once transports() has been asked; may be
+  // empty.
+  std::function<NcclProtocol(const CommRecord&)> protocol_of = {};
   // Stamps cost nothing and every repeat is the same: one generation is the timed and the breakdown
   // pass, and nothing is warmed up or checked.
   bool virtual_time = false;

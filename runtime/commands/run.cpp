@@ -310,6 +310,7 @@ std::optional<RunOutcome> run_rank(const RankContext& context) {
                       .peaks = std::move(passes.peaks),
                       .transports = std::move(transports),
                       .host_transports = context.host_transports,
+                      .protocol_of = context.protocol_of,
                       .counters = std::move(passes.counters)};
   input.run.memory = std::move(memory);
   input.run.checks = checks;

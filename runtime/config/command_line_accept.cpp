@@ -30,23 +30,10 @@ void add_machine_options(OptionParser& parser, AcceptConfig& config) {
 }
 
 void add_choice_options(OptionParser& parser, AcceptConfig& config) {
-  parser.value("--stage",
-               "A,B",
-               "Only these stages: preflight, device, links, collectives, model, corruption, soak",
-               [&](const auto& option, const auto& text) {
-                 config.stages = parse_names(option, text);
-                 for (const std::string& stage : config.stages) {
-                   choose<int>(option,
-                               stage,
-                               {{"preflight", 0},
-                                {"device", 0},
-                                {"links", 0},
-                                {"collectives", 0},
-                                {"model", 0},
-                                {"corruption", 0},
-                                {"soak", 0}});
-                 }
-               });
+  add_stage_option(parser,
+                   "Only these stages",
+                   {"preflight", "device", "links", "collectives", "model", "corruption", "soak"},
+                   config.stages);
   parser.value(
       "--case",
       "TEXT",

@@ -1,6 +1,7 @@
 #include "runtime/config/command_line_options.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <string_view>
 
@@ -113,6 +114,12 @@ void add_device_option(OptionParser& parser, DeviceChoice& device) {
                });
 }
 
+void add_shared_gpu_option(OptionParser& parser, bool& allow_shared_gpu) {
+  parser.flag("--allow-shared-gpu", "Several ranks may use one GPU (labelled)", [&] {
+    allow_shared_gpu = true;
+  });
+}
+
 void add_layout_options(OptionParser& parser, Layout& layout, bool& allow_shared_gpu) {
   parser.value("--layout",
                "L",
@@ -131,9 +138,7 @@ void add_layout_options(OptionParser& parser, Layout& layout, bool& allow_shared
                                           {"ib", Layout::ib},
                                           {"socket", Layout::socket}});
                });
-  parser.flag("--allow-shared-gpu", "Several ranks may use one GPU (labelled)", [&] {
-    allow_shared_gpu = true;
-  });
+  add_shared_gpu_option(parser, allow_shared_gpu);
 }
 
 void add_threads_option(OptionParser& parser, std::optional<int>& threads) {
@@ -277,6 +282,22 @@ void add_deterministic_option(OptionParser& parser, bool& deterministic) {
   parser.flag("--deterministic",
               "Only reductions of a fixed order; repeats must be bit-identical",
               [&] { deterministic = true; });
+}
+
+void add_stage_option(OptionParser& parser,
+                      const std::string& help,
+                      const std::vector<std::string_view>& names,
+                      std::vector<std::string>& stages) {
+  Choices<std::string> choices;
+  choices.reserve(names.size());
+  for (const std::string_view name : names) choices.emplace_back(name, name);
+  parser.value("--stage",
+               "A,B",
+               fmt::format("{}: {}", help, fmt::join(names, ", ")),
+               [&stages, choices](const auto& option, const auto& text) {
+                 stages = parse_names(option, text);
+                 for (const std::string& stage : stages) choose(option, stage, choices);
+               });
 }
 
 void add_timeout_option(OptionParser& parser, double& timeout_s) {

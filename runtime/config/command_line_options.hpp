@@ -4,6 +4,7 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "runtime/config/command_line_parser.hpp"
@@ -22,6 +23,7 @@ void add_exchange_options(OptionParser& parser, ParallelConfig& parallel);
 void add_pipeline_options(OptionParser& parser, ParallelConfig& parallel);
 
 void add_device_option(OptionParser& parser, DeviceChoice& device);
+void add_shared_gpu_option(OptionParser& parser, bool& allow_shared_gpu);
 // --layout --allow-shared-gpu
 void add_layout_options(OptionParser& parser, Layout& layout, bool& allow_shared_gpu);
 void add_threads_option(OptionParser& parser, std::optional<int>& threads);
@@ -41,6 +43,11 @@ void add_sampling_options(OptionParser& parser, SamplingConfig& sampling);
 void add_run_options(OptionParser& parser, RunConfig& run);
 void add_inject_option(OptionParser& parser, std::vector<Injection>& inject);
 void add_deterministic_option(OptionParser& parser, bool& deterministic);
+// A list of stages of an acceptance, of those that `names` has.
+void add_stage_option(OptionParser& parser,
+                      const std::string& help,
+                      const std::vector<std::string_view>& names,
+                      std::vector<std::string>& stages);
 void add_timeout_option(OptionParser& parser, double& timeout_s);
 
 // A path; "-" is standard output.

@@ -60,11 +60,14 @@ struct ProbeConfig {
   ClusterConfig cluster;
   std::optional<int> threads;
   DType compute_dtype = DType::BF16;
+  bool allow_shared_gpu = false;
   int64_t most_bytes = int64_t{1} << 30;  // of a collective
   double timeout_s = 120;
   OutputConfig output;
   std::optional<std::string> toml;        // a device + cluster preset with what was measured
   std::optional<std::string> acceptance;  // an acceptance profile with what was measured
+  std::vector<std::string> stages;        // of the acceptance; empty: all that measure
+  std::optional<std::string> model;       // of its stage model
 };
 
 // Whether a cluster is fit to sign for.

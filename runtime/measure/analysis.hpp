@@ -3,11 +3,13 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "parallel/comm/nccl_log.hpp"
 #include "runtime/measure/run_record.hpp"
 #include "runtime/measure/timeline.hpp"
 
@@ -52,6 +54,8 @@ struct AnalysisInput {
   std::vector<RankPeaks> peaks;         // [world_size], by rank
   std::map<Axis, std::string> transports;
   std::map<Axis, std::string> host_transports;  // of communicators of host tensors
+  // How NCCL sent what a rank says of an operation; empty: not known of any.
+  std::function<NcclProtocol(const CommRecord&)> protocol_of = {};
   // [world_size], by rank: of the timed repeats; empty, or nullopt for devices that have none.
   std::vector<std::optional<DeviceCounters>> counters = {};
 };

@@ -20,6 +20,14 @@ struct DeviceCountersRecord {
   // What this rank's collectives and messages were to send in the same generations, over all its
   // links: the breakdown pass's bytes a repeat, times the timed repeats.
   int64_t predicted_wire_bytes = 0;
+  // As links carry them, with the flags of NCCL's protocols: a range where the protocol of some is
+  // not known. nullopt where that cannot be said (why_no_link_bytes).
+  struct LinkBytes {
+    int64_t min = 0;
+    int64_t max = 0;
+  };
+  std::optional<LinkBytes> predicted_link_bytes = LinkBytes{};
+  std::optional<std::string> why_no_link_bytes;
   std::string transport;  // what those travel over; "none": there are none
 };
 

@@ -90,6 +90,7 @@ LinkTiming fit_link_timing(std::span<const CollectivePoint> points) {
       protocols.back().max_bytes = end;
     }
     protocols.back().max_bytes = 0;
+    protocols.back().most_payload_bytes = all.front().most_bytes;
   }
   return timing;
 }

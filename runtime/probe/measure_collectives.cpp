@@ -54,7 +54,8 @@ void round_trip(Communicator& group, TensorView x) {
 struct Curve {
   CommOp op;
   std::optional<CommAlgorithm> algorithm;
-  double calls = 1.0;  // operations in one call
+  int64_t most_bytes = 0;  // of a payload; 0: any
+  double calls = 1.0;      // operations in one call
   std::function<void(TensorView)> call;
   bool ended = false;
 };
@@ -62,20 +63,28 @@ struct Curve {
 std::vector<Curve> curves_of(const ProbeGroup& group) {
   std::vector<Curve> curves;
   for (const ProbeGroup::Forced& forced : group.all_reduce) {
-    curves.push_back({CommOp::all_reduce, forced.algorithm, 1.0, [&forced](TensorView x) {
-                        forced.group->all_reduce(x);
-                      }});
+    curves.push_back(
+        {CommOp::all_reduce, forced.algorithm, forced.most_bytes, 1.0, [&forced](TensorView x) {
+           forced.group->all_reduce(x);
+         }});
   }
   // Each rank's part is a share of the payload, in its own place.
-  curves.push_back({CommOp::all_gather, std::nullopt, 1.0, [&group](TensorView x) {
+  curves.push_back({CommOp::all_gather, std::nullopt, 0, 1.0, [&group](TensorView x) {
                       const int64_t share = x.n_elements() / group.size;
                       const int64_t mine = group.as_chosen->rank() * share;
                       group.as_chosen->all_gather(x.rows(mine, share), x);
                     }});
-  curves.push_back({CommOp::send, CommAlgorithm::direct, 2.0, [&group](TensorView x) {
+  curves.push_back({CommOp::send, CommAlgorithm::direct, 0, 2.0, [&group](TensorView x) {
                       round_trip(*group.as_chosen, x);
                     }});
   return curves;
+}
+
+// Those whose algorithm takes no such payload; all ranks alike.
+void end_curves(std::vector<Curve>& curves, int64_t n_bytes) {
+  for (Curve& curve : curves) {
+    if (curve.most_bytes != 0 && n_bytes > curve.most_bytes) curve.ended = true;
+  }
 }
 
 void measure_group(const ProbeGroup& group,
@@ -89,6 +98,7 @@ void measure_group(const ProbeGroup& group,
     // Whole shares: less than n_bytes only for group sizes that are no power of two.
     const int64_t share = n_bytes / dtype_bytes(payload.dtype(), 1) / group.size;
     const TensorView x = payload.rows(0, share * group.size);
+    end_curves(curves, x.n_bytes());
     const bool reduces = std::any_of(curves.begin(), curves.end(), [](const Curve& curve) {
       return curve.op == CommOp::all_reduce && !curve.ended;
     });
@@ -108,7 +118,8 @@ void measure_group(const ProbeGroup& group,
                         .bytes = x.n_bytes(),
                         .algorithm = algorithm,
                         .us = us,
-                        .best = curve.op != CommOp::all_reduce || algorithm == chosen});
+                        .best = curve.op != CommOp::all_reduce || algorithm == chosen,
+                        .most_bytes = curve.most_bytes});
     }
     if (std::all_of(curves.begin(), curves.end(), [](const Curve& c) { return c.ended; })) return;
   }

@@ -17,14 +17,16 @@ struct ProbeGroup {
   Communicator* as_chosen = nullptr;  // as a run uses it: takes the algorithm by the payload
   struct Forced {
     CommAlgorithm algorithm;
-    Communicator* group;  // takes this one for every all-reduce
+    Communicator* group;     // takes this one for every all-reduce up to most_bytes
+    int64_t most_bytes = 0;  // of a payload; 0: any
   };
   std::vector<Forced> all_reduce;
 };
 
 // Payloads in the device's compute dtype, of 512 bytes to most_bytes in powers of two. All ranks of
 // the job call it together; every rank gets the result. A call's time is the slowest rank's, the
-// figure a median. A curve ends before most_bytes where one call takes longer than 0.4 s.
+// figure a median. A curve ends before most_bytes where one call takes longer than 0.4 s, or where
+// its algorithm takes no larger payload.
 std::vector<CollectivePoint> measure_collectives(const std::vector<ProbeGroup>& groups,
                                                  ControlChannel& control,
                                                  Device& device,

@@ -7,30 +7,34 @@ namespace {
 
 constexpr int64_t payloads[] = {int64_t{64} << 10, int64_t{4} << 20, int64_t{256} << 20};
 
-// This rank's part in a pair's messages; none for the other ranks.
-std::function<void()> there_and_back(Communicator& group, int first, int second, TensorView x) {
-  if (group.rank() == first) {
-    return [&group, second, x] {
-      group.send(x, second).wait();
-      group.recv(x, second).wait();
+// This rank's part in the messages of first < second; none for the other ranks.
+std::function<void()> there_and_back(const MessageWays& ways, int first, int second, TensorView x) {
+  const int rank = ways.upwards.rank();
+  if (rank == first) {
+    return [ways, second, x] {
+      ways.upwards.send(x, second).wait();
+      ways.downwards.recv(x, second).wait();
     };
   }
-  if (group.rank() == second) {
-    return [&group, first, x] {
-      group.recv(x, first).wait();
-      group.send(x, first).wait();
+  if (rank == second) {
+    return [ways, first, x] {
+      ways.upwards.recv(x, first).wait();
+      ways.downwards.send(x, first).wait();
     };
   }
   return {};
 }
 
 std::function<void()> both_at_once(
-    Communicator& group, int first, int second, TensorView sent, TensorView received) {
-  if (group.rank() != first && group.rank() != second) return {};
-  const int peer = group.rank() == first ? second : first;
-  return [&group, peer, sent, received] {
-    Pending coming = group.recv(received, peer);
-    Pending going = group.send(sent, peer);
+    const MessageWays& ways, int first, int second, TensorView sent, TensorView received) {
+  const int rank = ways.upwards.rank();
+  if (rank != first && rank != second) return {};
+  const int peer = rank == first ? second : first;
+  Communicator& way_there = rank == first ? ways.upwards : ways.downwards;
+  Communicator& way_here = rank == first ? ways.downwards : ways.upwards;
+  return [&way_there, &way_here, peer, sent, received] {
+    Pending coming = way_here.recv(received, peer);
+    Pending going = way_there.send(sent, peer);
     coming.wait();
     going.wait();
   };
@@ -38,13 +42,14 @@ std::function<void()> both_at_once(
 
 }  // namespace
 
-std::vector<PairPoint> measure_pairs(const ProbeGroup& group,
+std::vector<PairPoint> measure_pairs(const MessageWays& ways,
                                      ControlChannel& control,
                                      Device& device,
                                      int64_t most_bytes) {
   std::vector<PairPoint> points;
-  if (group.size <= 2) return points;
-  CHECK(group.as_chosen != nullptr && group.as_chosen->size() == control.size());
+  const int size = control.size();
+  CHECK(ways.upwards.size() == size && ways.downwards.size() == size);
+  if (size <= 2) return points;
   const DType dtype = device.compute_dtype();
   const CollectiveTimer timer(device, control);
   for (const int64_t n_bytes : payloads) {
@@ -53,11 +58,10 @@ std::vector<PairPoint> measure_pairs(const ProbeGroup& group,
     const Tensor received = device.allocate(dtype, sent.shape());
     device.fill_synthetic(sent);
     device.fill_synthetic(received);
-    for (int first = 0; first < group.size; ++first) {
-      for (int second = first + 1; second < group.size; ++second) {
-        Communicator& all = *group.as_chosen;
-        const double round_us = timer.median_us(there_and_back(all, first, second, sent));
-        const double both_us = timer.median_us(both_at_once(all, first, second, sent, received));
+    for (int first = 0; first < size; ++first) {
+      for (int second = first + 1; second < size; ++second) {
+        const double round_us = timer.median_us(there_and_back(ways, first, second, sent));
+        const double both_us = timer.median_us(both_at_once(ways, first, second, sent, received));
         points.push_back({.first = first,
                           .second = second,
                           .bytes = n_bytes,

@@ -92,9 +92,11 @@ ClusterSpec probed_cluster(const ProbedMachine& machine) {
       fmt::format("testbed probe; mean error of the fit: linear {:.1f} %, attention {:.1f} %",
                   error(OpKind::linear),
                   error(OpKind::attention));
+  std::string description =
+      fmt::format("{} x {}, probed", machine.record.n_ranks, machine.record.description);
+  for (const std::string& label : machine.record.labels) description += "; " + label;
   ClusterSpec cluster{.name = "probed",
-                      .description = fmt::format(
-                          "{} x {}, probed", machine.record.n_ranks, machine.record.description),
+                      .description = description,
                       .device = device,
                       .node = {.n_devices = machine.record.n_ranks, .link = link_of(machine)}};
   if (machine.record.n_ranks > 1 && machine.gpu == nullptr) {

@@ -62,7 +62,9 @@ std::string to_json(const ProbeRecord& record) {
             {"device", record.device},
             {"simulated", record.simulated},
             {"description", valid_utf8(record.description)},
-            {"n_ranks", record.n_ranks}};
+            {"n_ranks", record.n_ranks},
+            {"labels", Json::array()}};
+  for (const std::string& label : record.labels) json["labels"].push_back(valid_utf8(label));
   json["collectives"] = list(record.collectives, collective_json);
   json["gemm"] = list(record.gemm, gemm_json);
   json["attention"] = list(record.attention, attention_json);

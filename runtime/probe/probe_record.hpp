@@ -19,7 +19,8 @@ struct CollectivePoint {
   int64_t bytes = 0;               // as nccl-tests counts them
   CommAlgorithm algorithm = CommAlgorithm::none;
   double us = 0.0;
-  bool best = false;  // the algorithm that a communicator takes for this payload
+  bool best = false;       // the algorithm that a communicator takes for this payload
+  int64_t most_bytes = 0;  // of a payload that the algorithm takes on this machine; 0: any
 };
 
 // y[m, n] = x[m, k] W[n, k]^T, W read from memory.
@@ -66,6 +67,7 @@ struct ProbeRecord {
   bool simulated = false;
   std::string description;  // of the device, or of the cluster that was computed
   int n_ranks = 1;
+  std::vector<std::string> labels;  // what to know before comparing with other machines
   std::vector<CollectivePoint> collectives;
   std::vector<GemmPoint> gemm;
   std::vector<AttentionPoint> attention;

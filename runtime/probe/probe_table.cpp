@@ -10,6 +10,7 @@
 #include "runtime/probe/device_curves_table.hpp"
 #include "runtime/probe/probe_names.hpp"
 #include "runtime/report/table.hpp"
+#include "runtime/report/table_parts.hpp"
 #include "runtime/report/text.hpp"
 
 namespace testbed {
@@ -29,11 +30,14 @@ std::vector<size_t> some_of(size_t n) {
 }
 
 std::string heading(const ProbeRecord& record) {
-  return fmt::format("{}testbed probe: {}, {} rank{}\n",
-                     record.simulated ? "SIMULATED " : "",
-                     printable(record.description),
-                     record.n_ranks,
-                     record.n_ranks == 1 ? "" : "s");
+  table::Lines out;
+  out.add("{}testbed probe: {}, {} rank{}",
+          record.simulated ? "SIMULATED " : "",
+          printable(record.description),
+          record.n_ranks,
+          record.n_ranks == 1 ? "" : "s");
+  for (const std::string& label : record.labels) out.wrapped("! " + printable(label), "  ");
+  return out.take();
 }
 
 std::string summary(const ProbeRecord& record) {

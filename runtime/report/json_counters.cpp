@@ -6,6 +6,7 @@ namespace testbed::report_json {
 
 Json device_counters_json(const DeviceCountersRecord& r) {
   const DeviceCounters& c = r.counters;
+  const auto& link_bytes = r.predicted_link_bytes;
   return {{"rank", r.rank},
           {"device", r.device},
           {"seconds", json_number(c.seconds)},
@@ -13,6 +14,9 @@ Json device_counters_json(const DeviceCountersRecord& r) {
           {"nvlink_tx_bytes", or_null(c.nvlink_tx_bytes)},
           {"nvlink_rx_bytes", or_null(c.nvlink_rx_bytes)},
           {"predicted_wire_bytes", r.predicted_wire_bytes},
+          {"predicted_link_bytes_min", link_bytes ? Json(link_bytes->min) : Json()},
+          {"predicted_link_bytes_max", link_bytes ? Json(link_bytes->max) : Json()},
+          {"why_no_link_bytes", or_null(r.why_no_link_bytes)},
           {"transport", r.transport},
           {"pcie_tx_bytes", or_null(c.pcie_tx_bytes)},
           {"pcie_rx_bytes", or_null(c.pcie_rx_bytes)},

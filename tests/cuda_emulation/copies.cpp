@@ -1,4 +1,5 @@
-// Copies and fills. A range must lie within one allocation of the kind that is named.
+// Copies and fills. A range must lie within one allocation of the kind that is named. Those without
+// a stream are the default stream's, which streams that do not block are not ordered with.
 #include <cstring>
 
 #include "tests/cuda_emulation/memory.hpp"
@@ -89,7 +90,9 @@ cudaError_t copy_on_stream(const Copy& copy, cudaMemcpyKind kind, cudaStream_t h
 }
 
 // The default stream comes after streams that were made without cudaStreamNonBlocking.
-cudaError_t wait_for_blocking_streams() {
+// What has been put on it comes first.
+cudaError_t reach_default_stream() {
+  run_default_stream();
   for (const auto& stream : state().all_streams) {
     if ((stream->flags & cudaStreamNonBlocking) != 0) continue;
     Stream* one = stream.get();
@@ -97,6 +100,22 @@ cudaError_t wait_for_blocking_streams() {
     if (code != cudaSuccess) return code;
   }
   return cudaSuccess;
+}
+
+// From pageable memory to a device: the source has been read when this returns, and no more. The
+// others are done.
+void copy_on_default_stream(const Copy& copy) {
+  if (!on_device(copy.to, 1) || on_device(copy.from, 1) ||
+      !is_pageable(copy.from, copy.from_bytes())) {
+    copy.run();
+    return;
+  }
+  auto staged = std::make_shared<std::vector<std::byte>>(copy.from, copy.from + copy.from_bytes());
+  state().on_default_stream.emplace_back([copy, staged = std::move(staged)] {
+    Copy late = copy;
+    late.from = staged->data();
+    late.run();
+  });
 }
 
 Copy flat(void* to, const void* from, size_t n_bytes) {
@@ -120,10 +139,10 @@ cudaError_t cudaMemcpy(void* to, const void* from, size_t n_bytes, cudaMemcpyKin
       [&] {
         const emulation::Copy copy = emulation::flat(to, from, n_bytes);
         if (const cudaError_t code = emulation::check(copy, kind); code != cudaSuccess) return code;
-        if (const cudaError_t code = emulation::wait_for_blocking_streams(); code != cudaSuccess) {
+        if (const cudaError_t code = emulation::reach_default_stream(); code != cudaSuccess) {
           return code;
         }
-        copy.run();
+        if (n_bytes > 0) emulation::copy_on_default_stream(copy);
         return cudaSuccess;
       },
       WhileCapturing::refused);
@@ -135,10 +154,11 @@ cudaError_t cudaMemset(void* p, int value, size_t n_bytes) {
       [&] {
         if (n_bytes == 0) return cudaSuccess;
         if (!emulation::on_device(p, n_bytes)) return cudaErrorInvalidValue;
-        if (const cudaError_t code = emulation::wait_for_blocking_streams(); code != cudaSuccess) {
+        if (const cudaError_t code = emulation::reach_default_stream(); code != cudaSuccess) {
           return code;
         }
-        std::memset(p, value, n_bytes);
+        emulation::state().on_default_stream.emplace_back(
+            [p, value, n_bytes] { std::memset(p, value, n_bytes); });
         return cudaSuccess;
       },
       WhileCapturing::refused);

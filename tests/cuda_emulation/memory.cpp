@@ -289,6 +289,7 @@ cudaError_t cudaIpcOpenMemHandle(void** p, cudaIpcMemHandle_t handle, unsigned f
 
 cudaError_t cudaIpcCloseMemHandle(void* p) {
   return emulation::release("cudaIpcCloseMemHandle", [&] {
+    emulation::run_default_stream();  // it may still write there
     const emulation::Range* range = emulation::range_at(p, MemoryKind::opened);
     if (range == nullptr) return cudaErrorInvalidValue;
     emulation::remove_range(*range);

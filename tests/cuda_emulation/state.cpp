@@ -86,6 +86,7 @@ void fail_device(const std::string& text) {
 
 void drop_work() {
   for (const auto& stream : state().all_streams) stream->queue.clear();
+  state().on_default_stream.clear();
   for (Event* event : state().events) event->state->n_done = event->state->n_recorded;
 }
 

@@ -19,6 +19,7 @@ Stream* find_stream(cudaStream_t handle) {
 
 cudaError_t enqueue_work(Stream& stream, Work work) {
   if (stream.capture == nullptr) {
+    if ((stream.flags & cudaStreamNonBlocking) == 0) run_default_stream();
     stream.queue.push_back(std::move(work));
     return cudaSuccess;
   }
@@ -34,6 +35,11 @@ cudaError_t enqueue(cudaStream_t handle, std::function<bool()> try_run) {
   Stream* stream = find_stream(handle);
   if (stream == nullptr) return remember(cudaErrorInvalidResourceHandle);
   return remember(enqueue_work(*stream, {Kind::kernel, std::move(try_run)}));
+}
+
+void run_default_stream() {
+  auto& work = state().on_default_stream;
+  for (; !work.empty(); work.pop_front()) work.front()();
 }
 
 bool run_stream(Stream& stream) {
@@ -85,6 +91,7 @@ cudaError_t wait_until(Stream* stream, const std::function<bool()>& done) {
 }
 
 cudaError_t wait_for_all() {
+  run_default_stream();
   return wait_until(nullptr, [] {
     const auto& streams = state().all_streams;
     return std::all_of(

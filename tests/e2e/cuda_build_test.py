@@ -1,6 +1,7 @@
 """What was built for GPUs: libraries, device code, flags; and how it behaves on a machine without a driver."""
 import json
 import os
+import re
 import shlex
 import struct
 import subprocess
@@ -140,16 +141,37 @@ class Flags(unittest.TestCase):
                 self.assertIn("unused", said)
 
 
-class Without(unittest.TestCase):
-    """A build without CUDA. TESTBED_WITHOUT_CUDA: its program."""
-
-    def configure(self, *options):
+class Configures(unittest.TestCase):
+    def configure(self, *options, env=None):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         done = subprocess.run(
             ["cmake", "-S", program.SOURCE, "-B", folder.name, "-G", "Ninja", "-DTESTBED_TESTS=OFF",
-             "-DTESTBED_BENCHMARKS=OFF", *options], capture_output=True, text=True, timeout=200, check=False)
+             "-DTESTBED_BENCHMARKS=OFF", *options], capture_output=True, text=True, timeout=200, check=False,
+            env={**os.environ, **(env or {})})
         return folder.name, done.returncode, done.stdout + done.stderr
+
+
+class Nccl(Configures):
+    def test_libraries_of_pip_are_found(self):
+        """They have no libnccl.so to link."""
+        with tempfile.TemporaryDirectory() as home:
+            for path in ("include/nccl.h", "lib/libnccl.so.2"):
+                os.makedirs(os.path.dirname(os.path.join(home, path)))
+                with open(os.path.join(home, path), "w", encoding="utf-8"):
+                    pass
+            folder, code, text = self.configure(env={"NCCL_HOME": home})
+            self.assertEqual(code, 0, text)
+            with open(os.path.join(folder, "CMakeCache.txt"), encoding="utf-8") as file:
+                found = dict(re.findall(r"^(TESTBED_NCCL_\w+):\w+=(.*)$", file.read(), re.MULTILINE))
+            if not found:
+                self.skipTest("no nvcc, or not CUDA 13")
+            self.assertEqual(found, {"TESTBED_NCCL_INCLUDE": os.path.join(home, "include"),
+                                     "TESTBED_NCCL_LIBRARY": os.path.join(home, "lib", "libnccl.so.2")})
+
+
+class Without(Configures):
+    """A build without CUDA. TESTBED_WITHOUT_CUDA: its program."""
 
     def test_configure(self):
         for options in (("-DTESTBED_CUDA=OFF",), ("-DCMAKE_DISABLE_FIND_PACKAGE_CUDAToolkit=ON",)):

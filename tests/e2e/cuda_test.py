@@ -54,6 +54,24 @@ class Placement(Cuda):
         got = record(2, *BASE, *CUDA, "--tp", 2, "--allow-shared-gpu", env=one)
         self.assertTrue(any(re.match("shared GPU 0000:01:00.0 of host .*: ranks 0, 1", label) for label in got["labels"]))
 
+    def test_D18_a_probe_too(self):
+        one = {"TESTBED_EMULATED_GPUS": "1"}
+        with tempfile.TemporaryDirectory() as folder:
+            profile = os.path.join(folder, "here.toml")
+            probe = ("probe", *CUDA, "--acceptance", profile, "--stage", "links", "--max-bytes", 65536, "--quiet")
+            for refused in (("probe", *CUDA), probe):
+                code, _, err = run(2, *refused, env=one)
+                self.assertEqual(code, 2, err)
+                self.assertRegex(err, "ranks 0 and 1 of host .* both use GPU 0000:01:00.0")
+            code, _, err = run(2, *probe, "--allow-shared-gpu", env=one)
+            self.assertEqual(code, 0, err)
+            with open(profile, encoding="utf-8") as file:
+                self.assertRegex(file.read(), "shared GPU 0000:01:00.0 of host .*: ranks 0, 1")
+        for device in ("cpu", "sim"):
+            code, _, err = run(1, "probe", "--device", device, "--allow-shared-gpu")
+            self.assertEqual(code, 2, err)
+            self.assertIn("--allow-shared-gpu is of --device cuda", err)
+
     def test_visible_devices_are_taken_in_their_order(self):
         as_listed = record(2, *BASE, *CUDA, "--tp", 2, env={"CUDA_VISIBLE_DEVICES": "3,1"})
         gpus = [peaks["memory_domain"] for peaks in as_listed["peaks"]]

@@ -16,6 +16,11 @@ namespace {
 
 constexpr CommAlgorithm algorithms[] = {CommAlgorithm::one_shot, CommAlgorithm::two_shot};
 
+// Half of the SMs are left to the kernels that peers may wait for; of a slice with one there is
+// none to leave.
+static_assert(cuda::peer_blocks(132) == cuda::max_peer_blocks && cuda::peer_blocks(108) == 54 &&
+              cuda::peer_blocks(14) == 7 && cuda::peer_blocks(1) == 1);
+
 // Ends that fill no piece of eight, less than a piece, less pieces than ranks, addresses that are
 // not aligned, and what fills every block.
 void sums(Ranks& ranks, PeerAllReduce& peers) {
@@ -255,7 +260,8 @@ void everything(MpiWorld& world) {
   ranks.host->barrier();
 }
 
-// The last rank does not call: the others' kernels give up, and every wait says so.
+// The last rank does not call: the others' kernels give up, and every wait says so. At the
+// deadline: SMs' clocks (the emulation's are slow) would be there after minutes.
 void missing(MpiWorld& world) {
   Ranks ranks(world);
   ranks.options.deadline_s = 1.0;

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <numeric>
 
 #include "kernels/cpu/cpu_device.hpp"
 #include "parallel/comm/mpi_world.hpp"
@@ -16,19 +17,19 @@ namespace {
 
 MpiWorld* world = nullptr;
 
-ProbeGroup group_of_all(std::unique_ptr<Communicator>& owned) {
-  std::vector<int> ranks;
-  for (int r = 0; r < world->size(); ++r) ranks.push_back(r);
-  owned = world->make_group(ranks, Axis::tp, {});
-  return {.size = world->size(), .as_chosen = owned.get(), .all_reduce = {}};
+std::unique_ptr<Communicator> group_of_all() {
+  std::vector<int> ranks(static_cast<size_t>(world->size()));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return world->make_group(ranks, Axis::tp, {});
 }
 
 TEST(ProbePairs, EveryPairOnceAndTheSameOnEveryRank) {
   CpuDevice device(std::make_shared<cpu::ThreadPool>(1, false), cpu::best_isa(), DType::F32);
   const auto control = world->make_control();
-  std::unique_ptr<Communicator> owned;
-  const ProbeGroup all = group_of_all(owned);
-  const auto points = measure_pairs(all, *control, device, 64 << 10);
+  const std::unique_ptr<Communicator> upwards = group_of_all();
+  const std::unique_ptr<Communicator> downwards = group_of_all();
+  const MessageWays ways{*upwards, *downwards};
+  const auto points = measure_pairs(ways, *control, device, 64 << 10);
   ASSERT_EQ(points.size(), 3U);
   const int expected[][2] = {{0, 1}, {0, 2}, {1, 2}};
   for (size_t i = 0; i < points.size(); ++i) {
@@ -41,7 +42,7 @@ TEST(ProbePairs, EveryPairOnceAndTheSameOnEveryRank) {
     MPI_Bcast(&of_rank_0, 1, MPI_DOUBLE, 0, MPI_COMM_WORLD);
     EXPECT_EQ(points[i].one_way_us, of_rank_0);
   }
-  EXPECT_TRUE(measure_pairs(all, *control, device, 1024).empty());
+  EXPECT_TRUE(measure_pairs(ways, *control, device, 1024).empty());
 }
 
 // A tensor that others can map is an anonymous file.
@@ -66,12 +67,12 @@ struct SharedTensors final : CommHooks {
 TEST(ProbeCollectives, AllReducesAreOnTensorsThatTheRanksShareAsInARun) {
   CpuDevice device(std::make_shared<cpu::ThreadPool>(1, false), cpu::best_isa(), DType::F32);
   const auto control = world->make_control();
-  std::unique_ptr<Communicator> owned;
-  const ProbeGroup all = group_of_all(owned);
+  const std::unique_ptr<Communicator> all = group_of_all();
   const auto seen = std::make_shared<SharedTensors>();
-  owned->add_hooks(seen);
-  ProbeGroup forced = all;
-  forced.all_reduce.push_back({CommAlgorithm::one_shot, owned.get()});
+  all->add_hooks(seen);
+  const ProbeGroup forced{.size = world->size(),
+                          .as_chosen = all.get(),
+                          .all_reduce = {{CommAlgorithm::one_shot, all.get()}}};
   EXPECT_FALSE(measure_collectives({forced}, *control, device, 1024).empty());
   EXPECT_GT(seen->n_calls, 0);
   EXPECT_EQ(seen->n_shared, seen->n_calls);

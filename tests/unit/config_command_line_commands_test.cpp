@@ -213,8 +213,22 @@ TEST(CommandLineProbe, options_are_stored) {
   EXPECT_EQ(config.toml, "here.toml");
   EXPECT_EQ(config.output.json, "-");
   EXPECT_EQ(parse<ProbeConfig>("probe", {}).most_bytes, 1 << 30);
+  EXPECT_FALSE(config.allow_shared_gpu);
+  EXPECT_TRUE(parse<ProbeConfig>("probe", {"--allow-shared-gpu"}).allow_shared_gpu);
   EXPECT_THAT(error_of("probe", {"--toml", "-"}), HasSubstr("not standard output"));
   EXPECT_THAT(error_of("probe", {"--max-bytes", "1e9"}), HasSubstr("--max-bytes"));
+}
+
+TEST(CommandLineProbe, an_acceptance_profile_may_be_of_some_stages) {
+  const auto config = parse<ProbeConfig>(
+      "probe", {"--acceptance", "p.toml", "--stage", "links,model", "--model", "llama3-8b"});
+  EXPECT_THAT(config.stages, ElementsAre("links", "model"));
+  EXPECT_EQ(config.model, "llama3-8b");
+  EXPECT_THAT(error_of("probe", {"--acceptance", "p.toml", "--stage", "corruption"}),
+              HasSubstr("is not one of device, links, collectives, model"));
+  for (const char* option : {"--stage", "--model"}) {
+    EXPECT_THAT(error_of("probe", {option, "links"}), HasSubstr("needs --acceptance"));
+  }
 }
 
 TEST(CommandLineCommands, each_has_its_help) {

@@ -5,15 +5,14 @@
 
 #include "kernels/cuda/attention.hpp"
 #include "tests/unit/attention_batch.hpp"
+#include "tests/unit/cuda_copies.hpp"
 
 namespace testbed::cuda {
 
 inline Tensor on_device(TensorView host) {
   if (host.empty()) return {};
   Tensor copy = device_tensor(host.dtype(), host.shape());
-  check(cudaMemcpy(
-            copy.data(), host.data(), static_cast<size_t>(host.n_bytes()), cudaMemcpyHostToDevice),
-        "cudaMemcpy");
+  copy_to_device(host.data(), copy);
   return copy;
 }
 

@@ -1,5 +1,6 @@
 // The emulated twins of inline PTX, against the tables of the PTX ISA 9.0 ("Matrix Fragments for
 // mma.m16n8k16 with floating point type", "ldmatrix", "cp.async"), written out here from there.
+#include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <numeric>
@@ -55,6 +56,8 @@ __global__ void copy(const uint32_t* from, uint32_t* out) {
 __global__ void copy_to_unaligned(const uint32_t* from) {
   copy_async_16(dynamic_shared<uint32_t>() + 1, from, true);
 }
+
+__global__ void look_at_time(int64_t* ns) { *ns = global_time_ns(); }
 
 class Ptx : public EmulationTest {
  protected:
@@ -170,6 +173,18 @@ TEST_F(Ptx, MisalignedCopiesAreReported) {
   EXPECT_EQ(run(&copy_to_unaligned, {1, 1, 32}, in.data()), cudaErrorLaunchFailure);
   EXPECT_NE(emulation::kernel_failure().find("misaligned"), std::string::npos);
   emulation::reset_errors();
+}
+
+TEST_F(Ptx, GlobalTimeIsInNanoseconds) {
+  const auto now = [] {
+    using std::chrono::steady_clock;
+    return std::chrono::nanoseconds(steady_clock::now().time_since_epoch()).count();
+  };
+  const DeviceArray<int64_t> time(1);
+  const int64_t before = now();
+  ASSERT_EQ(run(&look_at_time, {1, 1}, time.data()), cudaSuccess);
+  EXPECT_GE(time.get()[0], before);
+  EXPECT_LE(time.get()[0], now());
 }
 
 TEST_F(Ptx, Bf16IsRoundedToNearestEven) {

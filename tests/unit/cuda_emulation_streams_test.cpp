@@ -95,6 +95,36 @@ TEST_F(Streams, EventsHaveTimes) {
   EXPECT_EQ(cudaEventElapsedTime(&ms, begin.get(), untimed.get()), cudaErrorInvalidResourceHandle);
 }
 
+// As late as a device may do it: what is missing between the two shows.
+TEST_F(Streams, DoNotWaitForTheDefaultStream) {
+  const Stream stream;
+  const DeviceArray<float> x(std::vector<float>{1.0F});
+  const DeviceArray<float> y(std::vector<float>{0.0F});
+  float pageable = 2.0F;
+  ASSERT_EQ(cudaMemcpy(x.data(), &pageable, 4, cudaMemcpyHostToDevice), cudaSuccess);
+  pageable = 3.0F;  // it has been read
+  launch_on(stream.get(), &add_to, {1, 1}, x.data(), y.data());
+  EXPECT_EQ(cudaStreamSynchronize(stream.get()), cudaSuccess);
+  EXPECT_EQ(y.get()[0], 1.0F);
+  EXPECT_EQ(x.get()[0], 2.0F);
+
+  const auto set_after_fill = [&](cudaStream_t on, bool wait) {
+    EXPECT_EQ(cudaMemset(x.data(), 0, 4), cudaSuccess);
+    if (wait) {
+      EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    }
+    launch_on(on, &set, {1, 1}, x.data(), 7.0F);
+    EXPECT_EQ(cudaStreamSynchronize(on), cudaSuccess);
+    return x.get()[0];
+  };
+  EXPECT_EQ(set_after_fill(stream.get(), false), 0.0F);
+  EXPECT_EQ(set_after_fill(stream.get(), true), 7.0F);
+  cudaStream_t blocking = nullptr;
+  ASSERT_EQ(cudaStreamCreateWithFlags(&blocking, cudaStreamDefault), cudaSuccess);
+  EXPECT_EQ(set_after_fill(blocking, false), 7.0F);
+  EXPECT_EQ(cudaStreamDestroy(blocking), cudaSuccess);
+}
+
 TEST_F(Streams, TheDefaultStreamIsRefused) {
   const DeviceArray<float> x(1);
   EXPECT_EQ(launch_on(nullptr, &set, {1, 1}, x.data(), 0.0F), cudaErrorInvalidResourceHandle);

@@ -28,6 +28,7 @@ class DeviceArray {
   T* data() const { return data_; }
   void set(const std::vector<T>& values) const {
     check(cudaMemcpy(data_, values.data(), n_ * sizeof(T), cudaMemcpyHostToDevice), "cudaMemcpy");
+    check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
   }
   std::vector<T> get() const {
     std::vector<T> values(n_);

@@ -219,7 +219,7 @@ TEST(CudaExperts, counts_are_read_on_the_device) {
   const std::vector<std::vector<int64_t>> counts = {
       {0, 1, 2, 3}, {0, 0, 12, 12}, {0, 4, 4, 9}, {0, 12, 12, 12}, {0, 0, 0, 0}};
   for (const auto& first : counts) {
-    check(cudaMemset(device_y.data(), 0xff, static_cast<size_t>(device_y.n_bytes())), "cudaMemset");
+    fill_bytes(device_y, 0xff);
     check(cudaMemcpyAsync(first_row.data(),
                           first.data(),
                           first.size() * sizeof(int64_t),

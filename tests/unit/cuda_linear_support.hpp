@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "kernels/cuda/queue.hpp"
+#include "tests/unit/cuda_copies.hpp"
 #include "tests/unit/elementwise_support.hpp"
 
 namespace testbed::cuda {
@@ -18,11 +19,7 @@ using cpu::random;
 
 inline Tensor to_device(TensorView host) {
   Tensor device = device_tensor(host.dtype(), host.shape());
-  if (host.n_bytes() == 0) return device;
-  check(
-      cudaMemcpy(
-          device.data(), host.data(), static_cast<size_t>(host.n_bytes()), cudaMemcpyHostToDevice),
-      "cudaMemcpy");
+  copy_to_device(host.data(), device);
   return device;
 }
 

@@ -103,8 +103,7 @@ TEST(CudaProbeStrides, ReadsEveryStridethWordOnce) {
   for (const int64_t stride : {1, 3, 8, 32}) {
     std::vector<uint32_t> words(n_words, 0x1000000U);
     for (size_t i = 0; i < words.size(); i += static_cast<size_t>(stride)) words[i] = 1;
-    check(cudaMemcpy(buffer.data(), words.data(), words.size() * 4, cudaMemcpyHostToDevice),
-          "cudaMemcpy");
+    copy_to_device(queue, words.data(), buffer);
     clear(queue, sum);
     const int64_t n_loads = read_strided(queue, buffer, stride, word_of(sum));
     EXPECT_EQ(n_loads, n_words / stride);

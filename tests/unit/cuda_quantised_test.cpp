@@ -88,7 +88,7 @@ TEST_F(CudaQuantised, matrices_are_expanded_in_parts) {
   const Tensor device_y = unwritten(DType::F32, {s.m, s.n});
   // The matrix once more: its address in a WeightMatrix is the device's own.
   const Tensor matrix = device_tensor(DType::I8, {layout.n_bytes});
-  check(cudaMemset(matrix.data(), 0, static_cast<size_t>(layout.n_bytes)), "cudaMemset");
+  fill_bytes(matrix, 0);
   const Tensor codes = to_device(w.stored.codes);
   const Tensor scales = to_device(w.stored.scales);
   const Tensor zeros = to_device(w.stored.offsets);

@@ -5,6 +5,7 @@
 #include <cuda_runtime_api.h>
 
 #include "kernels/cuda/rows.hpp"
+#include "tests/unit/cuda_copies.hpp"
 #include "tests/unit/elementwise_support.hpp"
 
 namespace testbed::cuda {
@@ -37,12 +38,8 @@ class OnDevice {
         n_bytes_(host.n_bytes()),
         memory_(device_tensor(DType::I32, {(before_ + n_bytes_) / 4 + guard / 4})),
         view_(static_cast<std::byte*>(memory_.data()) + before_, host.dtype(), host.shape()) {
-    check(cudaMemset(memory_.data(), pattern, static_cast<size_t>(memory_.n_bytes())),
-          "cudaMemset");
-    if (n_bytes_ == 0) return;
-    check(cudaMemcpy(
-              view_.data(), host.data(), static_cast<size_t>(n_bytes_), cudaMemcpyHostToDevice),
-          "cudaMemcpy");
+    fill_bytes(memory_, pattern);
+    copy_to_device(host.data(), view_);
   }
   operator TensorView() const { return view_; }  // NOLINT(google-explicit-constructor)
   TensorView view() const { return view_; }

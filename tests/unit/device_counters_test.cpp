@@ -170,6 +170,7 @@ TEST(CounterLabels, faults_are_named_with_their_rank) {
 DeviceCountersRecord sent(int rank, int64_t counted, int64_t predicted) {
   DeviceCountersRecord record = record_of(rank, {.nvlink_tx_bytes = counted});
   record.predicted_wire_bytes = predicted;
+  record.predicted_link_bytes = {{predicted, predicted}};
   return record;
 }
 
@@ -183,6 +184,24 @@ TEST(CounterLabels, nvlink_bytes_may_be_a_fifth_off) {
           "rank 1: NVLink counted 0 bytes sent, predicted 100000000; the worst of 2 ranks"));
   EXPECT_THAT(counter_labels({sent(0, 200'000'000, predicted)}),
               ElementsAre("rank 0: NVLink counted 200000000 bytes sent, predicted 100000000"));
+}
+
+TEST(CounterLabels, nvlink_bytes_are_held_against_what_links_carry) {
+  const auto between = [](int64_t counted) {
+    DeviceCountersRecord record = sent(0, counted, 100'000'000);
+    record.predicted_link_bytes = {{100'000'000, 200'000'000}};
+    return counter_labels({record});
+  };
+  for (const int64_t counted : {84'000'000, 150'000'000, 240'000'000}) {
+    EXPECT_THAT(between(counted), IsEmpty()) << counted;
+  }
+  EXPECT_THAT(
+      between(242'000'000),
+      ElementsAre("rank 0: NVLink counted 242000000 bytes sent, predicted 100000000 to 200000000"));
+  EXPECT_THAT(between(80'000'000), testing::SizeIs(1));
+  DeviceCountersRecord in_switches = sent(0, 1'000'000'000, 100'000'000);
+  in_switches.predicted_link_bytes = std::nullopt;
+  EXPECT_THAT(counter_labels({in_switches}), IsEmpty());
 }
 
 TEST(CounterLabels, nvlink_bytes_are_not_compared_where_not_all_of_them_are_the_ranks) {
@@ -232,6 +251,49 @@ TEST(Analysis, sets_counters_beside_what_was_predicted) {
   EXPECT_DOUBLE_EQ(record.energy.value().joules, 1200.0);
   EXPECT_DOUBLE_EQ(record.energy.value().joules_per_token.value(), 1200.0 / 12);
   EXPECT_THAT(record.run.labels, testing::Contains(HasSubstr("rank 0: Xid 79, 31")));
+}
+
+// Of rank 0, when its all-reduce is done that way.
+DeviceCountersRecord sent_by(CommAlgorithm algorithm, std::optional<NcclProtocol> protocol) {
+  AnalysisInput input = counted_input();
+  for (RankTimeline& timeline : input.timelines) {
+    for (CommEvent& event : timeline.comms) event.comm.algorithm = algorithm;
+  }
+  if (protocol) {
+    input.protocol_of = [protocol](const CommRecord& comm) {
+      EXPECT_EQ(comm.axis, Axis::tp);
+      return *protocol;
+    };
+  }
+  return analyse(input).device_counters.at(0);
+}
+
+TEST(Analysis, predicts_what_links_carry_from_the_protocol) {
+  const auto expect_range = [](const DeviceCountersRecord& record, int64_t min, int64_t max) {
+    ASSERT_TRUE(record.predicted_link_bytes);
+    EXPECT_EQ(record.predicted_link_bytes->min, min);
+    EXPECT_EQ(record.predicted_link_bytes->max, max);
+    EXPECT_EQ(record.why_no_link_bytes, std::nullopt);
+    EXPECT_EQ(record.predicted_wire_bytes, 3 * 800);
+  };
+  const CommAlgorithm ring = CommAlgorithm::ring;
+  expect_range(sent_by(ring, NcclProtocol::simple), 3 * 800, 3 * 800);
+  expect_range(sent_by(ring, NcclProtocol::ll), 2 * 3 * 800, 2 * 3 * 800);
+  expect_range(sent_by(ring, NcclProtocol::ll128), 3 * (800 + 53), 3 * (800 + 53));
+  expect_range(sent_by(ring, NcclProtocol::unknown), 3 * 800, 2 * 3 * 800);
+  expect_range(sent_by(ring, std::nullopt), 3 * 800, 2 * 3 * 800);
+  // Our kernels' are no protocol of NCCL's, whatever it did at that size before.
+  expect_range(sent_by(CommAlgorithm::two_shot, NcclProtocol::ll), 3 * 800, 3 * 800);
+}
+
+TEST(Analysis, predicts_nothing_of_links_where_it_does_not_know_the_algorithm) {
+  for (const auto algorithm : {CommAlgorithm::nvls, CommAlgorithm::nvls_tree}) {
+    const DeviceCountersRecord record = sent_by(algorithm, NcclProtocol::simple);
+    EXPECT_FALSE(record.predicted_link_bytes);
+    EXPECT_THAT(record.why_no_link_bytes.value(), HasSubstr(algorithm_name(algorithm)));
+  }
+  EXPECT_EQ(sent_by(CommAlgorithm::nccl, std::nullopt).why_no_link_bytes,
+            "NCCL's algorithm is not known");
 }
 
 TEST(Analysis, knows_no_energy_without_every_device) {

@@ -172,5 +172,17 @@ TEST(FitLink, TheLastRangeThatHasPointsHasNoEnd) {
   EXPECT_EQ(protocols.front().max_bytes, 0);
 }
 
+// Where a library has an algorithm only up to some payload, so does the simulated link.
+TEST(FitLink, AnAlgorithmIsOfferedUpToThePayloadThatItTakes) {
+  std::vector<CollectivePoint> points = known_collectives({2});
+  EXPECT_EQ(fit_link_timing(points).of.at("all_reduce/two-shot").back().most_payload_bytes, 0);
+  std::erase_if(points, [](const CollectivePoint& point) { return point.bytes > 4096; });
+  for (CollectivePoint& point : points) point.most_bytes = 65536;
+  const std::vector<ProtocolTiming> protocols =
+      fit_link_timing(points).of.at("all_reduce/two-shot");
+  EXPECT_EQ(protocols.back().max_bytes, 0);
+  EXPECT_EQ(protocols.back().most_payload_bytes, 65536);
+}
+
 }  // namespace
 }  // namespace testbed

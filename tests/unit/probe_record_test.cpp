@@ -51,6 +51,23 @@ ProbeRecord some_record() {
           .kernel_overhead_us = 0.5};
 }
 
+std::vector<MeasuredOp> some_ops() {
+  return {{.kind = OpKind::linear,
+           .shape = {.m = 1, .n = 4096, .k = 4096},
+           .cost = linear_cost(1, 4096, 4096, 4096, DType::BF16, DType::BF16),
+           .point = GemmPoint{},
+           .seconds = 1e-3}};
+}
+
+ClusterSpec some_cluster(const ProbeRecord& record, const std::vector<MeasuredOp>& ops) {
+  return probed_cluster({.record = record,
+                         .ops = ops,
+                         .reads_together = 1.5,
+                         .memory_bytes = int64_t{8} << 30,
+                         .math = MathType::bf16,
+                         .transport = "shm"});
+}
+
 TEST(ProbeJson, NamesAndUnitsAreTheInterfaces) {
   const auto json = nlohmann::json::parse(to_json(some_record()));
   EXPECT_EQ(json["device"], "cpu");
@@ -68,29 +85,24 @@ TEST(ProbeJson, NamesAndUnitsAreTheInterfaces) {
   EXPECT_DOUBLE_EQ(json["kernel_overhead_us"], 0.5);
 }
 
+// What to know before comparing with another machine is in all that is written.
+TEST(ProbeRecord, LabelsAreInTheRecordTheTableAndThePreset) {
+  ProbeRecord record = some_record();
+  EXPECT_EQ(nlohmann::json::parse(to_json(record))["labels"], nlohmann::json::array());
+  const std::string label = "shared GPU 0000:01:00.0 of host a: ranks 0, 1";
+  record.labels = {label};
+  EXPECT_EQ(nlohmann::json::parse(to_json(record))["labels"], nlohmann::json::array({label}));
+  EXPECT_THAT(to_table(record), HasSubstr("\n! " + label + "\n"));
+  EXPECT_EQ(some_cluster(record, some_ops()).description,
+            "2 x some processor, probed; shared GPU 0000:01:00.0 of host a: ranks 0, 1");
+}
+
 TEST(ProbeTable, SaysWhatWasNotMeasured) {
   ProbeRecord record = some_record();
   EXPECT_THAT(to_table(record), Not(HasSubstr("SIMULATED")));
   EXPECT_THAT(to_table(record), HasSubstr("30 GB/s one rank, 50 GB/s all 2 together"));
   record.simulated = true;
   EXPECT_THAT(to_table(record), StartsWith("SIMULATED"));
-}
-
-std::vector<MeasuredOp> some_ops() {
-  return {{.kind = OpKind::linear,
-           .shape = {.m = 1, .n = 4096, .k = 4096},
-           .cost = linear_cost(1, 4096, 4096, 4096, DType::BF16, DType::BF16),
-           .point = GemmPoint{},
-           .seconds = 1e-3}};
-}
-
-ClusterSpec some_cluster(const ProbeRecord& record, const std::vector<MeasuredOp>& ops) {
-  return probed_cluster({.record = record,
-                         .ops = ops,
-                         .reads_together = 1.5,
-                         .memory_bytes = int64_t{8} << 30,
-                         .math = MathType::bf16,
-                         .transport = "shm"});
 }
 
 TEST(ProbeCluster, AnOpThatOutdoesTheReadLoopIsThePeak) {

@@ -134,11 +134,15 @@ RunRecord counted_record() {
                     .sm_clock_mhz_max = 1980,
                     .temperature_c_max = 88},
        .predicted_wire_bytes = 4096,
+       .predicted_link_bytes = {{4096, 8192}},
+       .why_no_link_bytes = std::nullopt,
        .transport = "nvlink"},
       {.rank = 1,
        .device = "host0 GPU 0000:5D:00.0",
        .counters = {.seconds = 2.5, .joules = 500.0, .why_no_dram = "not permitted"},
        .predicted_wire_bytes = 0,
+       .predicted_link_bytes = std::nullopt,
+       .why_no_link_bytes = "NVLS",
        .transport = "none"}};
   record.energy = {.joules = 2000.0, .joules_per_token = 125.0};
   return record;
@@ -151,6 +155,11 @@ TEST(Json, devices_say_what_they_counted_and_null_what_they_did_not) {
   EXPECT_EQ(first.at("joules"), 1500.0);
   EXPECT_EQ(first.at("nvlink_tx_bytes"), 9007199254740993);
   EXPECT_EQ(first.at("predicted_wire_bytes"), 4096);
+  EXPECT_EQ(first.at("predicted_link_bytes_min"), 4096);
+  EXPECT_EQ(first.at("predicted_link_bytes_max"), 8192);
+  EXPECT_TRUE(first.at("why_no_link_bytes").is_null());
+  EXPECT_TRUE(second.at("predicted_link_bytes_max").is_null());
+  EXPECT_EQ(second.at("why_no_link_bytes"), "NVLS");
   EXPECT_EQ(first.at("throttle_reasons"), json({"hw_thermal_slowdown"}));
   EXPECT_EQ(first.at("xids"), json(std::vector<int>{79}));
   EXPECT_EQ(first.at("temperature_c_max"), 88);

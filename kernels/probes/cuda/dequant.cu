@@ -70,14 +70,11 @@ constexpr Format formats[] = {{16, read_weights<16>}, {8, read_weights<8>}, {4, 
 // The scale of group g: 1/8, 2/8, ... 7/8.
 float scale_of_group(int64_t g) { return 0.125F * static_cast<float>(1 + g % 7); }
 
-Tensor make_scales(int64_t n_groups) {
+Tensor make_scales(Queue& queue, int64_t n_groups) {
   Tensor host(DType::BF16, {n_groups});
   for (int64_t g = 0; g < n_groups; ++g) host.as<bf16>()[g] = to_bf16(scale_of_group(g));
   Tensor scales = device_tensor(DType::BF16, {n_groups});
-  check(
-      cudaMemcpy(
-          scales.data(), host.data(), static_cast<size_t>(host.n_bytes()), cudaMemcpyHostToDevice),
-      "cudaMemcpy");
+  copy_to_device(queue, host.data(), scales);
   return scales;
 }
 
@@ -123,7 +120,7 @@ std::vector<DequantRate> measure_dequant(Queue& queue, int64_t n_weights, const 
   // The host checks the first of them.
   const int64_t n_checked = std::min<int64_t>(n_weights, int64_t{1} << 20);
   const Tensor buffer = device_tensor(DType::I32, {n_weights / 2});
-  const Tensor scales = make_scales(n_weights / quant_group);
+  const Tensor scales = make_scales(queue, n_weights / quant_group);
   const Tensor sum = device_tensor(DType::I32, {1});
   write_memory(queue, buffer, 1);
   Stopwatch stopwatch(queue);

@@ -72,8 +72,7 @@ LoadLatency measure_latency(Queue& queue, int64_t n_bytes, int n_loads, const Ef
   const Tensor lines = device_tensor(DType::I32, {n_lines * line_words});
   const Tensor at = device_tensor(DType::I32, {1});
   const Tensor clocks = device_tensor(DType::I32, {2});
-  check(cudaMemcpy(lines.data(), words.data(), words.size() * 4, cudaMemcpyHostToDevice),
-        "cudaMemcpy");
+  copy_to_device(queue, words.data(), lines);
   clear(queue, at);
   const auto follow = [&](int n) {
     launch(queue,

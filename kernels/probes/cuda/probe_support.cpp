@@ -25,6 +25,14 @@ void clear(Queue& queue, const Tensor& x) {
         "cudaMemsetAsync");
 }
 
+// On the queue's stream: it does not wait for the default one.
+void copy_to_device(Queue& queue, const void* host, TensorView x) {
+  const auto n_bytes = static_cast<size_t>(x.n_bytes());
+  check(cudaMemcpyAsync(x.data(), host, n_bytes, cudaMemcpyHostToDevice, queue.stream()),
+        "cudaMemcpyAsync");
+  queue.synchronize();
+}
+
 void copy_to_host(Queue& queue, TensorView x, void* host) {
   queue.synchronize();
   check(cudaMemcpy(host, x.data(), static_cast<size_t>(x.n_bytes()), cudaMemcpyDeviceToHost),

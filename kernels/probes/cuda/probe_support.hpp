@@ -14,6 +14,9 @@ int64_t l2_bytes();
 // x = 0, in order on the stream.
 void clear(Queue& queue, const Tensor& x);
 
+// x = what is at `host`, in order on the stream; waits for it.
+void copy_to_device(Queue& queue, const void* host, TensorView x);
+
 // Waits for the device; x as it is then.
 void copy_to_host(Queue& queue, TensorView x, void* host);
 template <typename T>

@@ -100,7 +100,7 @@ std::optional<MathRate> measure_type(
   const Tensor y = device_tensor(DType::I32, {n * n * result_bytes(type) / 4});
   const Tensor scale = device_tensor(DType::F32, {1});
   const float one = 1.0F;
-  check(cudaMemcpy(scale.data(), &one, sizeof one, cudaMemcpyHostToDevice), "cudaMemcpy");
+  copy_to_device(queue, &one, scale);
   fill_operand(queue, type, x);
   Multiply multiply;
   if (type == MathType::f32 || type == MathType::bf16) {

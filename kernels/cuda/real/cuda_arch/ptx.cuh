@@ -110,4 +110,11 @@ __device__ inline uint32_t load_acquire_system(const uint32_t* flag) {
   return value;
 }
 
+// Nanoseconds from some point on, whatever the clock of the SM; in steps of up to a microsecond.
+__device__ inline int64_t global_time_ns() {
+  int64_t ns;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(ns) : : "memory");
+  return ns;
+}
+
 }  // namespace testbed::cuda

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 
 #include "cuda_arch/device.cuh"
@@ -149,6 +150,11 @@ inline void store_release_system(uint32_t* flag, uint32_t value) {
 inline uint32_t load_acquire_system(const uint32_t* flag) {
   emulation::pause_thread();
   return std::atomic_ref<uint32_t>(*const_cast<uint32_t*>(flag)).load(std::memory_order_acquire);
+}
+
+inline int64_t global_time_ns() {
+  using std::chrono::steady_clock;
+  return std::chrono::nanoseconds(steady_clock::now().time_since_epoch()).count();
 }
 
 }  // namespace testbed::cuda
