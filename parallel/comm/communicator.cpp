@@ -264,8 +264,9 @@ Pending Communicator::message(CommRecord record, TensorView x, int peer, Post&& 
     hooks->before(record, group_);
     passes = hooks->lets_pass(record, group_) && passes;
   }
-  if (!passes) return {};
   const Pending::Shown waits{row_, shown(record, group_)};
+  if (row_ != nullptr && record.op == CommOp::send) row_->gave(waits.operation);
+  if (!passes) return {};
   if (sink_ == nullptr) return {post(), nullptr, waits, clock_, record};
   record.post_begin_ns = clock_.now_ns();
   std::unique_ptr<Pending::Work> work = post();

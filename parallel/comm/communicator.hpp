@@ -256,7 +256,10 @@ class Communicator {
   void add_hooks(std::shared_ptr<CommHooks> hooks) { hooks_.push_back(std::move(hooks)); }
   // Where others see what this rank is at; outlives the communicator. nullptr (the default): they
   // do not.
-  void set_row(OpRow* row) { row_ = row; }
+  void set_row(OpRow* row) {
+    row_ = row;
+    if (row_ != nullptr) row_->has_given_none();
+  }
 
  protected:
   virtual CommAlgorithm all_reduce_algorithm(int64_t n_bytes) const = 0;

@@ -98,10 +98,10 @@ std::string OpBoard::whereabouts(const std::vector<int>& world_ranks) const {
   return text;
 }
 
-std::optional<int> OpBoard::awaited_peer() const {
+std::optional<OpRow::Operation> OpBoard::awaited_message() const {
   const OpRow::Operation mine = mine_->operation();
   if (!is_inside(*mine_) || !is_message(mine)) return std::nullopt;
-  return mine.peer;
+  return mine;
 }
 
 std::string OpBoard::report() const {

@@ -22,8 +22,8 @@ class OpBoard {
   // Where those of these world ranks are that can be seen from here, as the end of a sentence:
   // "; rank 2 (stopped) has been done with barrier 4 on tp {2,3} for 31.2 s". "" if none can.
   std::string whereabouts(const std::vector<int>& world_ranks) const;
-  // The world rank whose message this rank waits for, or has waited for in vain; nullopt: for none.
-  std::optional<int> awaited_peer() const;
+  // The message that this rank waits for, or has waited for in vain; nullopt: for none.
+  std::optional<OpRow::Operation> awaited_message() const;
   // Of all ranks of this host, a line each: which have arrived where this rank waits, which have
   // not, and what each did last.
   std::string report() const;

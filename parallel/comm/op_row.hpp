@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstdint>
 #include <ctime>
+#include <optional>
 
 namespace testbed {
 
@@ -26,16 +27,30 @@ struct alignas(64) OpRow {
     int64_t sequence = 0;
     bool operator==(const Operation&) const = default;
   };
+  // The one word of what an operation is, and the other of its group.
+  static uint64_t kind_of(const Operation& operation) {
+    return static_cast<uint64_t>(operation.op) | static_cast<uint64_t>(operation.axis) << 8U |
+           static_cast<uint64_t>(operation.host) << 16U |
+           static_cast<uint64_t>(static_cast<uint32_t>(operation.peer)) << 32U;
+  }
+  static uint64_t group_of(const Operation& operation) {
+    return static_cast<uint64_t>(static_cast<uint32_t>(operation.group_id)) |
+           static_cast<uint64_t>(static_cast<uint32_t>(operation.group_size)) << 32U;
+  }
+  static Operation operation_of(uint64_t kind, uint64_t group, int64_t sequence) {
+    return {.op = static_cast<uint8_t>(kind),
+            .axis = static_cast<uint8_t>(kind >> 8U),
+            .host = (kind >> 16U & 1U) != 0,
+            .peer = static_cast<int32_t>(kind >> 32U),
+            .group_id = static_cast<int32_t>(group),
+            .group_size = static_cast<int32_t>(group >> 32U),
+            .sequence = sequence};
+  }
 
   void enter(const Operation& operation) {
     constexpr auto relaxed = std::memory_order_relaxed;
-    kind.store(static_cast<uint64_t>(operation.op) | static_cast<uint64_t>(operation.axis) << 8U |
-                   static_cast<uint64_t>(operation.host) << 16U |
-                   static_cast<uint64_t>(static_cast<uint32_t>(operation.peer)) << 32U,
-               relaxed);
-    group.store(static_cast<uint64_t>(static_cast<uint32_t>(operation.group_id)) |
-                    static_cast<uint64_t>(static_cast<uint32_t>(operation.group_size)) << 32U,
-                relaxed);
+    kind.store(kind_of(operation), relaxed);
+    group.store(group_of(operation), relaxed);
     sequence.store(operation.sequence, relaxed);
     entered_ns.store(coarse_now_ns(), relaxed);
     entered.store(entered.load(relaxed) + 1, std::memory_order_release);
@@ -47,15 +62,22 @@ struct alignas(64) OpRow {
   }
   Operation operation() const {
     constexpr auto relaxed = std::memory_order_relaxed;
-    const uint64_t k = kind.load(relaxed);
-    const uint64_t g = group.load(relaxed);
-    return {.op = static_cast<uint8_t>(k),
-            .axis = static_cast<uint8_t>(k >> 8U),
-            .host = (k >> 16U & 1U) != 0,
-            .peer = static_cast<int32_t>(k >> 32U),
-            .group_id = static_cast<int32_t>(g),
-            .group_size = static_cast<int32_t>(g >> 32U),
-            .sequence = sequence.load(relaxed)};
+    return operation_of(kind.load(relaxed), group.load(relaxed), sequence.load(relaxed));
+  }
+  // The last message that it has given away, whether it has come or not.
+  void gave(const Operation& message) {
+    constexpr auto relaxed = std::memory_order_relaxed;
+    given_kind.store(kind_of(message), relaxed);
+    given_group.store(group_of(message), relaxed);
+    given_sequence.store(message.sequence, relaxed);
+  }
+  // A new group counts its messages from 0: those of older ones are not to be taken for them.
+  void has_given_none() { given_kind.store(0, std::memory_order_relaxed); }
+  std::optional<Operation> given() const {
+    constexpr auto relaxed = std::memory_order_relaxed;
+    const uint64_t k = given_kind.load(relaxed);
+    if (k == 0) return std::nullopt;
+    return operation_of(k, given_group.load(relaxed), given_sequence.load(relaxed));
   }
 
   std::atomic<int64_t> entered;  // operations
@@ -66,7 +88,10 @@ struct alignas(64) OpRow {
   std::atomic<uint64_t> group;
   std::atomic<int64_t> sequence;
   std::atomic<int64_t> pid;
+  std::atomic<uint64_t> given_kind;  // never 0 of a message: CommOp::send is not
+  std::atomic<uint64_t> given_group;
+  std::atomic<int64_t> given_sequence;
 };
-static_assert(sizeof(OpRow) == 64);
+static_assert(sizeof(OpRow) == 128);
 
 }  // namespace testbed

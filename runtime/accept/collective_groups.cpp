@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <map>
-#include <numeric>
 #include <set>
 
 #include "runtime/accept/figure_keys.hpp"
+#include "runtime/accept/rank_values.hpp"
 
 namespace testbed {
 namespace {
@@ -117,9 +117,7 @@ std::vector<GroupSet> group_sets(const std::vector<std::string>& hosts) {
     const std::vector<Ranks> between = groups_between(by_host, size);
     if (!between.empty()) sets.push_back(in_turns(between, hosts));
   }
-  Ranks all(hosts.size());
-  std::iota(all.begin(), all.end(), 0);
-  sets.push_back(in_turns({all}, hosts));
+  sets.push_back(in_turns({all_ranks(static_cast<int>(hosts.size()))}, hosts));
   return sets;
 }
 

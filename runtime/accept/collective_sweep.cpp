@@ -6,6 +6,7 @@
 #include "kernels/base/byte_stream.hpp"
 #include "kernels/base/clock.hpp"
 #include "runtime/accept/collective_trial.hpp"
+#include "runtime/accept/wrong_call_bytes.hpp"
 #include "runtime/measure/statistics.hpp"
 #include "runtime/probe/collective_timing.hpp"
 
@@ -25,24 +26,6 @@ class CallSink final : public CommSink {
   CommAlgorithm algorithm = CommAlgorithm::none;
   std::vector<int64_t> arrived;  // stamps
 };
-
-void put(ByteWriter& out, const WrongCall& call) {
-  out.put(call.call);
-  out.put(call.bytes);
-  out.put(call.n_elements);
-  out.put(call.n_wrong);
-  out.put(call.first);
-}
-
-WrongCall get_wrong_call(ByteReader& in) {
-  WrongCall call;
-  in.get(call.call);
-  in.get(call.bytes);
-  in.get(call.n_elements);
-  in.get(call.n_wrong);
-  in.get(call.first);
-  return call;
-}
 
 // The groups that go at once; of this rank's, if it is in one of them, its part.
 class Turn {
@@ -203,10 +186,7 @@ class Turn {
     out.put(algorithms_);
     out.put(group_ ? std::string(group_->transport()) : std::string());
     out.put(trial_ ? trial_->n_checked() : int64_t{0});
-    const std::vector<WrongCall> none;
-    const std::vector<WrongCall>& wrong = trial_ ? trial_->wrong_calls() : none;
-    out.put(static_cast<uint64_t>(wrong.size()));
-    for (const WrongCall& call : wrong) put(out, call);
+    put_calls(out, trial_ ? trial_->wrong_calls() : std::vector<WrongCall>());
     const std::vector<Bytes> all = context_.control.gather(out.take(), 0);
     if (context_.rank != 0) return;
     for (CollectiveCurve& curve : curves_) {
@@ -227,11 +207,7 @@ class Turn {
     }
     in.get(curve.transport);
     in.get(curve.wrong.n_calls.emplace_back());
-    uint64_t n = 0;
-    in.get(n);
-    std::vector<WrongCall>& calls = curve.wrong.by_rank.emplace_back();
-    calls.reserve(n);
-    for (uint64_t i = 0; i < n; ++i) calls.push_back(get_wrong_call(in));
+    curve.wrong.by_rank.push_back(get_calls(in));
   }
 
   const AcceptContext& context_;

@@ -11,8 +11,8 @@
 #include "runtime/accept/collective_report.hpp"
 #include "runtime/accept/collective_sweep.hpp"
 #include "runtime/accept/collective_trial.hpp"
+#include "runtime/accept/rank_values.hpp"
 #include "runtime/accept/stage.hpp"
-#include "runtime/probe/collective_timing.hpp"
 #include "runtime/serving/memory_plan.hpp"
 
 namespace testbed {
@@ -133,9 +133,7 @@ int64_t most_bytes_in_memory(const AcceptContext& context, CommOp op) {
   if (context.device.kind() != "cpu") return std::numeric_limits<int64_t>::max();
   const double per_rank =
       static_cast<double>(host_memory_bytes()) / 2.0 / std::max(1, context.machine.ranks_on_host);
-  double least = per_rank;
-  for (const std::vector<double>& of_rank : values_of_all(context.control, {per_rank}))
-    least = std::min(least, of_rank.front());
+  const double least = least_of_all(context.control, per_rank);
   int64_t bytes = least_bytes;
   while (static_cast<double>(trial_bytes(op, 2 * bytes)) <= least) bytes *= 2;
   return bytes;

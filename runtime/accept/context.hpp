@@ -12,6 +12,7 @@
 #include "kernels/device.hpp"
 #include "parallel/comm/communicator.hpp"
 #include "parallel/comm/control.hpp"
+#include "parallel/comm/op_row.hpp"
 #include "parallel/comm/watchdog.hpp"
 #include "runtime/accept/acceptance_profile.hpp"
 #include "runtime/commands/rank_context.hpp"
@@ -31,8 +32,10 @@ struct AcceptContext {
   ControlChannel& judging;
   std::function<void(double deadline_s)> set_patience;
   Watchdog& watchdog;  // beside every case
-  // The rank whose message this rank has waited for in vain, if it has (OpBoard::awaited_peer).
-  std::function<std::optional<int>()> awaited_peer;
+  // The message that this rank has waited for in vain, if it has (OpBoard::awaited_message), and
+  // the last one that it gave away (OpRow::given).
+  std::function<std::optional<OpRow::Operation>()> awaited_message;
+  std::function<std::optional<OpRow::Operation>()> given_message;
   // Where ranks were last seen, as the end of a sentence (OpBoard::whereabouts).
   std::function<std::string(const std::vector<int>& ranks)> whereabouts;
   Device& device;       // this rank's

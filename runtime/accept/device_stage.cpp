@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <functional>
 
-#include "kernels/base/byte_stream.hpp"
+#include "runtime/accept/case_failure.hpp"
 #include "runtime/accept/device_judgement.hpp"
 #include "runtime/accept/figure_keys.hpp"
 #include "runtime/accept/gates.hpp"
@@ -13,6 +13,7 @@
 #include "runtime/accept/shared_cores.hpp"
 #include "runtime/accept/stage.hpp"
 #include "runtime/measure/statistics.hpp"
+#include "runtime/probe/collective_timing.hpp"
 
 namespace testbed {
 namespace {
@@ -31,18 +32,6 @@ struct Rate {
   std::function<double()> sample;  // per second
 };
 
-// Of each rank's, on rank 0.
-std::vector<std::vector<double>> gathered(ControlChannel& control,
-                                          const std::vector<double>& mine) {
-  ByteWriter out;
-  out.put(mine);
-  std::vector<std::vector<double>> all;
-  for (const Bytes& bytes : control.gather(out.take(), 0)) {
-    ByteReader(bytes).get(all.emplace_back());  // NOLINT(performance-inefficient-vector-operation)
-  }
-  return all;
-}
-
 // All at once, again and again, so that what disturbs one disturbs its neighbours too.
 std::vector<std::vector<double>> together(const AcceptContext& context, const Rate& rate) {
   std::vector<double> mine;
@@ -51,10 +40,10 @@ std::vector<std::vector<double>> together(const AcceptContext& context, const Ra
   for (int repeat = 0; repeat < context.config.repeats; ++repeat) {
     agree_on(context.control, [&] { mine.push_back(rate.sample() / rate.unit); });
   }
-  return gathered(context.control, mine);
+  return values_of_all(context.control, mine);
 }
 
-// Medians of these ranks, one after the other while the rest waits; on rank 0.
+// Medians of these ranks, one after the other while the rest waits.
 std::vector<double> alone(const AcceptContext& context,
                           const Rate& rate,
                           const std::vector<int>& ranks) {
@@ -67,20 +56,11 @@ std::vector<double> alone(const AcceptContext& context,
       }
     });
   }
-  const std::vector<std::vector<double>> all = gathered(context.control, mine);
+  const std::vector<std::vector<double>> all = values_of_all(context.control, mine);
   std::vector<double> medians;
-  if (all.empty()) return medians;
   medians.reserve(ranks.size());
   for (const int rank : ranks) medians.push_back(median(all[static_cast<size_t>(rank)]));
   return medians;
-}
-
-std::vector<int> broadcast(ControlChannel& control, const std::vector<int>& of_root) {
-  ByteWriter out;
-  out.put(of_root);
-  std::vector<int> ranks;
-  ByteReader(control.broadcast(out.take(), 0)).get(ranks);
-  return ranks;
 }
 
 std::string what_of(const Rate& rate,
@@ -102,27 +82,23 @@ void blame(const AcceptContext& context,
   const auto rank = static_cast<int>(device.rank);
   result.blamed.push_back(
       {.kind = Blame::Kind::device, .ranks = {rank}, .host = host, .what = what});
-  if (result.status == CaseStatus::passed) result.reason.clear();
-  result.status = CaseStatus::failed;
-  result.reason += fmt::format(
-      "{}device of rank {} ({}) {}", result.reason.empty() ? "" : "; ", rank, host, what);
+  fail(result, fmt::format("device of rank {} ({}) {}", rank, host, what));
 }
 
 CaseResult measure(const AcceptContext& context, const PlannedCase& planned, const Rate& rate) {
   CaseResult result{.stage = planned.stage, .name = planned.name};
-  const std::vector<std::vector<double>> samples = together(context, rate);  // rank 0's
+  const std::vector<std::vector<double>> samples = together(context, rate);
   for (size_t rank = 0; rank < samples.size(); ++rank) {
     result.figures.push_back(
         judged(context.profile, rate.key, samples[rank], {static_cast<int>(rank)}));
   }
   const std::vector<SlowDevice> slow =
       slow_devices(result.figures, context.profile.cohort_tolerance);
-  std::vector<int> suspects;
+  std::vector<int> suspects;  // the same on every rank: all have all samples
   suspects.reserve(slow.size());
   for (const SlowDevice& device : slow) {
     if (suspects.size() < most_alone) suspects.push_back(static_cast<int>(device.rank));
   }
-  suspects = broadcast(context.control, suspects);
   const std::vector<double> by_themselves =
       context.size > 1 ? alone(context, rate, suspects) : std::vector<double>{};
   if (context.rank != 0) return {};

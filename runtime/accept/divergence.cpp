@@ -58,10 +58,9 @@ class Place {
   Divergence divergence() const {
     Divergence result;
     if (is_tie_) {
-      const std::vector<int> all = ranks_of([](const Cell&) { return true; });
-      result.reason =
-          fmt::format("{} differ {}; which is wrong has no majority", ranks_text(all), where());
-      for (const int rank : all) add(result, rank, "differs " + where());
+      result.reason = fmt::format("{} differ {}; which is wrong has no majority",
+                                  ranks_text(ranks_of([](const Cell&) { return true; })),
+                                  where());
       return result;
     }
     const std::vector<int> ranks =

@@ -1,5 +1,6 @@
 // Where generations that must be alike first differ: across the ranks of a tp group, across
-// replicas that were given the same prompts, and across repeats. The majority is right.
+// replicas that were given the same prompts, and across repeats. The majority is right; where there
+// is none the reason names all, and nobody is blamed.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,8 @@
 // Exposure by injection: known delays are put before every all-reduce, on all ranks alike, and the
 // slope of a step's time over the delay that was added to it is the fraction of an all-reduce that
 // a step waits for: 1 where nothing is hidden behind computation, 0 where all is. No profiler takes
-// part in it; the breakdown's own answer stands beside it.
+// part in it; the breakdown's own answer stands beside it. A device is idle when its delay begins,
+// so computation that would go on beside an all-reduce is not seen: this program begins none.
 #pragma once
 
 #include <optional>

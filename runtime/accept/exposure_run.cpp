@@ -4,9 +4,9 @@
 #include <cmath>
 #include <memory>
 
-#include "kernels/base/byte_stream.hpp"
 #include "parallel/comm/inject.hpp"
 #include "runtime/accept/decode_figures.hpp"
+#include "runtime/accept/rank_values.hpp"
 #include "runtime/commands/session.hpp"
 #include "runtime/measure/statistics.hpp"
 
@@ -29,15 +29,6 @@ class DelayBeforeAllReduces final : public CommHooks {
   int64_t delay_us_ = 0;
 };
 
-// Rank 0's on every rank.
-int64_t agreed(ControlChannel& control, int64_t mine) {
-  ByteWriter out;
-  out.put(mine);
-  int64_t of_root = 0;
-  ByteReader(control.broadcast(out.take(), 0)).get(of_root);
-  return of_root;
-}
-
 // A level more adds about one undelayed step to a step, so that the noise of a step is small beside
 // what is added.
 int64_t shortest_delay_us(double step_ms, double n_all_reduces, bool may_spin) {
@@ -59,7 +50,7 @@ ExposureRun run_with_delays(const RankContext& context,
   session.generate_once(nullptr, 0, {});
   const double undelayed_ms = decode_step_ms(session.generate_once(nullptr, 0, {}).timing);
   const int64_t unit_us =
-      agreed(context.control, shortest_delay_us(undelayed_ms, n_all_reduces, may_spin));
+      value_of_root(context.control, shortest_delay_us(undelayed_ms, n_all_reduces, may_spin));
 
   ExposureRun run{.all_reduces_per_step = n_all_reduces, .delays_us = {}, .steps = {}};
   for (const int level : options.levels) run.delays_us.push_back(level * unit_us);

@@ -17,7 +17,7 @@ FactRule rule_of(std::string_view fact) {
   if (fact.starts_with("rank.") || fact == "ranks_on_host" || contains(fact, "nic")) {
     return {FactGroup::placement, Holds::alike_by_seat};
   }
-  if (contains(fact, "pci") || contains(fact, "uuid")) return {FactGroup::placement, Holds::unique};
+  if (fact == "device.pci" || contains(fact, "uuid")) return {FactGroup::placement, Holds::unique};
   if (contains(fact, "available") || contains(fact, "free")) {
     return {FactGroup::memory, Holds::shown};
   }

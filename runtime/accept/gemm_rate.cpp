@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/base/byte_stream.hpp"
+#include "runtime/accept/rank_values.hpp"
 #include "runtime/probe/synthetic.hpp"
 #include "runtime/probe/timing.hpp"
 
@@ -15,19 +15,6 @@ namespace {
 constexpr int64_t widths[] = {256, 512, 1024, 2048, 4096, 8192};
 constexpr double busy_s = 2e-3;
 constexpr int64_t most_calls = 1000;
-
-// The least of all ranks' values, on every rank.
-double least(ControlChannel& control, double mine) {
-  ByteWriter out;
-  out.put(mine);
-  double value = mine;
-  for (const Bytes& bytes : control.all_gather(out.take())) {
-    double of_rank = 0.0;
-    ByteReader(bytes).get(of_rank);
-    value = std::min(value, of_rank);
-  }
-  return value;
-}
 
 }  // namespace
 
@@ -40,7 +27,7 @@ GemmRate::GemmRate(const AcceptContext& context, double sample_s) : context_(con
       seconds_per_call(1);  // warm-up
       mine_s = seconds_per_call(1);
     });
-    fastest_s = least(context.control, mine_s);
+    fastest_s = least_of_all(context.control, mine_s);
     if (fastest_s >= busy_s) break;
   }
   n_calls_ =

@@ -203,6 +203,36 @@ HostComparison::Findings HostComparison::below(const std::string& fact,
   });
 }
 
+// Processors are counted by their ranks.
+HostComparison::Findings HostComparison::without_devices(int required) const {
+  const bool counted = !facts_.empty() && facts_.front().count("device.count") > 0;
+  const std::string text = std::to_string(required);
+  if (!counted) {
+    return unlike("ranks_on_host", text, [&](const std::string& is) { return is == text; });
+  }
+  Findings findings;
+  for (const std::string& host : distinct_hosts()) {
+    const int n = n_devices(host);
+    if (n == required) continue;
+    for (const int rank : ranks_of(host)) {
+      findings.push_back({rank, fmt::format("{} devices, required is {}", n, required)});
+    }
+  }
+  return findings;
+}
+
+// A rank may be shown its own device alone: then the ranks' are counted.
+int HostComparison::n_devices(const std::string& host) const {
+  int most_seen = 0;
+  std::set<std::string> distinct;
+  for (const int rank : ranks_of(host)) {
+    const double seen = number(value(rank, "device.count")).value_or(0.0);
+    most_seen = std::max(most_seen, static_cast<int>(seen));
+    if (const std::string* pci = value(rank, "device.pci")) distinct.insert(*pci);
+  }
+  return std::max(most_seen, static_cast<int>(distinct.size()));
+}
+
 void HostComparison::require(FactGroup group,
                              const Requirements& required,
                              CaseResult& result) const {
@@ -211,13 +241,7 @@ void HostComparison::require(FactGroup group,
     findings.insert(findings.end(), found.begin(), found.end());
   };
   if (group == FactGroup::devices) {
-    if (const auto n = required.devices_per_host) {
-      const bool counted = !facts_.empty() && facts_.front().count("device.count") > 0;
-      const std::string text = std::to_string(*n);
-      add(unlike(counted ? "device.count" : "ranks_on_host", text, [&](const std::string& is) {
-        return is == text;
-      }));
-    }
+    if (const auto n = required.devices_per_host) add(without_devices(*n));
     if (const auto& name = required.device_name) {
       add(unlike("device.name", *name, [&](const std::string& is) { return contains(is, *name); }));
     }

@@ -51,6 +51,8 @@ class HostComparison {
   Findings unlike(const std::string& fact,
                   const std::string& required,
                   const std::function<bool(const std::string&)>& holds) const;
+  Findings without_devices(int required) const;
+  int n_devices(const std::string& host) const;
   void note_nics(CaseResult& result) const;
   void blame(const Findings& findings, CaseResult& result) const;
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "runtime/accept/case_failure.hpp"
 #include "runtime/accept/figure_keys.hpp"
 #include "runtime/accept/figures.hpp"
 #include "runtime/accept/gates.hpp"
@@ -29,7 +30,7 @@ struct Shortfall {
   double factor = 0.0;
   std::string text;
 };
-Shortfall shortfall_of(const Figure& figure, const std::vector<double>& good) {
+Shortfall shortfall_of(const Figure& figure, int64_t n_bytes, const std::vector<double>& good) {
   const FigureKind kind = *figure_kind(figure.key.figure);
   const double value = median(figure.samples);
   std::string text =
@@ -37,7 +38,7 @@ Shortfall shortfall_of(const Figure& figure, const std::vector<double>& good) {
                   value,
                   kind.unit,
                   figure.key.figure == "link.both_ways_gb_s" ? "both ways" : "one way",
-                  size_text(figure.key.bytes.value_or(0)));
+                  size_text(n_bytes));
   if (good.empty() && !figure.gate) return {0.0, text};
   const double reference = good.empty() ? figure.gate->expected : median(good);
   text += fmt::format(", {} {:.3g}", good.empty() ? "expected" : "the others", reference);
@@ -58,11 +59,22 @@ std::vector<double> microseconds(const std::vector<double>& seconds) {
   return us;
 }
 
-// Several faults are one reason.
-void fail(CaseResult& result, const std::string& reason) {
-  if (result.status == CaseStatus::passed) result.reason.clear();
-  result.status = CaseStatus::failed;
-  result.reason += (result.reason.empty() ? "" : "; ") + reason;
+bool misses_gate(const std::vector<Figure>& figures) {
+  return std::any_of(
+      figures.begin(), figures.end(), [](const Figure& figure) { return !figure.passed; });
+}
+
+using MediansOfCohorts = std::map<std::string, std::vector<double>>;
+MediansOfCohorts medians_without(const std::set<RankPair>& bad,
+                                 const std::map<RankPair, std::vector<Figure>>& figures) {
+  MediansOfCohorts medians;
+  for (const auto& [pair, of_pair] : figures) {
+    if (bad.count(pair) > 0) continue;
+    for (const Figure& figure : of_pair) {
+      medians[cohort_of(figure)].push_back(median(figure.samples));
+    }
+  }
+  return medians;
 }
 
 std::string names_of(const std::vector<RankPair>& pairs) {
@@ -84,12 +96,12 @@ std::string blamed_name(const Blame& blame) {
   return fmt::format("device of rank {} ({})", blame.ranks.front(), blame.host);
 }
 
-std::string text_of(const WrongMessage& wrong, int64_t n_bytes) {
+std::string text_of(const WrongMessage& wrong) {
   return fmt::format(
       "byte {} of {} from rank {} to rank {} is {:#04x} and was sent as {:#04x} ({} of its bytes "
       "wrong)",
       wrong.bytes.first,
-      size_text(n_bytes),
+      size_text(wrong.n_bytes),
       wrong.from,
       wrong.to,
       wrong.bytes.is,
@@ -102,10 +114,17 @@ std::string text_of(const WrongMessage& wrong, int64_t n_bytes) {
 LinkJudgement::LinkJudgement(const AcceptanceProfile& profile,
                              const std::vector<std::string>& hosts,
                              Measures measures,
+                             int64_t n_bytes,
                              bool with_cohort)
-    : profile_(profile), hosts_(hosts), measures_(measures), with_cohort_(with_cohort) {}
+    : profile_(profile),
+      hosts_(hosts),
+      measures_(measures),
+      n_bytes_(n_bytes),
+      with_cohort_(with_cohort) {}
 
-// Of each pair the one that is in the matrix first.
+// Of each pair the one that is in the matrix first. A pair so slow that its messages were shortened
+// is held as if they had not been: what takes so long is bytes on their way, not starts, so that
+// the longer message would have had the same rate, and its gate is the one that the profile has.
 LinkJudgement::FiguresOfPairs LinkJudgement::figures_of(const SamplesOfPairs& samples) const {
   FiguresOfPairs all;
   for (const auto& [pair, of_pair] : samples) {
@@ -113,7 +132,7 @@ LinkJudgement::FiguresOfPairs LinkJudgement::figures_of(const SamplesOfPairs& sa
     const std::string_view scope = scope_of(hosts_, ranks);
     const int64_t n_bytes = of_pair.n_bytes;
     const auto figure = [&](std::string_view name, std::vector<double> values) {
-      return judged(profile_, link_key(name, n_bytes, scope), std::move(values), ranks);
+      return judged(profile_, link_key(name, n_bytes_, scope), std::move(values), ranks);
     };
     std::vector<Figure>& figures = all[pair];
     if (measures_ == Measures::latency) {
@@ -127,56 +146,100 @@ LinkJudgement::FiguresOfPairs LinkJudgement::figures_of(const SamplesOfPairs& sa
   return all;
 }
 
-std::set<RankPair> LinkJudgement::misses(const SamplesOfPairs& samples) const {
-  std::set<RankPair> missing;
-  std::map<std::string, std::map<RankPair, Sampled>> cohorts;
-  const bool more_is_better = measures_ == Measures::bandwidth;
-  for (const auto& [pair, figures] : figures_of(samples)) {
-    for (const Figure& figure : figures) {
-      if (!figure.passed) missing.insert(pair);
-      cohorts[cohort_of(figure)][pair] = sampled(figure.samples, more_is_better);
-    }
-  }
-  if (!with_cohort_) return missing;
-  for (const auto& [name, cohort] : cohorts) {
-    missing.merge(cohort_misses(cohort, profile_.cohort_tolerance, more_is_better));
-  }
-  return missing;
-}
-
-void LinkJudgement::conclude(const SamplesOfPairs& samples,
-                             const std::set<RankPair>& bad,
-                             CaseResult& result) const {
+RankMatrix LinkJudgement::matrix_of(const FiguresOfPairs& figures) const {
   const size_t n = hosts_.size();
   const bool latency = measures_ == Measures::latency;
   RankMatrix matrix{.title = latency ? "one way" : "one way bandwidth",
                     .unit = latency ? "us" : "GB/s",
                     .more_is_better = !latency,
                     .values = {n, std::vector<std::optional<double>>(n)}};
-  const FiguresOfPairs all = figures_of(samples);
-  for (const auto& [pair, figures] : all) {
-    const double value = median(figures.front().samples);
+  for (const auto& [pair, of_pair] : figures) {
+    const double value = median(of_pair.front().samples);
     matrix.values[static_cast<size_t>(pair.low)][static_cast<size_t>(pair.high)] = value;
     matrix.values[static_cast<size_t>(pair.high)][static_cast<size_t>(pair.low)] = value;
-    result.figures.insert(result.figures.end(), figures.begin(), figures.end());
   }
-  result.matrices.push_back(std::move(matrix));
-  judge(result);
-  blame_wrong(samples, result);
-  blame_slow(all, bad, result);
+  return matrix;
 }
 
-void LinkJudgement::blame_wrong(const SamplesOfPairs& samples, CaseResult& result) const {
+LinkJudgement::Cohorts LinkJudgement::cohorts_of(const FiguresOfPairs& figures) const {
+  Cohorts cohorts;
+  for (const auto& [pair, of_pair] : figures) {
+    for (const Figure& figure : of_pair) {
+      cohorts[cohort_of(figure)][pair] = sampled(figure.samples, more_is_better());
+    }
+  }
+  return cohorts;
+}
+
+std::set<RankPair> LinkJudgement::slow_together(const FiguresOfPairs& together) const {
+  std::set<RankPair> slow;
+  for (const auto& [pair, figures] : together) {
+    if (misses_gate(figures)) slow.insert(pair);
+  }
+  if (!with_cohort_) return slow;
+  for (const auto& [name, cohort] : cohorts_of(together)) {
+    slow.merge(cohort_misses(cohort, profile_.cohort_tolerance, more_is_better()));
+  }
+  return slow;
+}
+
+std::set<RankPair> LinkJudgement::suspects(const SamplesOfPairs& together) const {
+  std::set<RankPair> found = slow_together(figures_of(together));
+  for (const auto& [pair, of_pair] : together) {
+    if (of_pair.wrong) found.insert(pair);
+  }
+  return found;
+}
+
+std::set<RankPair> LinkJudgement::slow_for_good(const LinkSamples& samples,
+                                                const FiguresOfPairs& together,
+                                                const FiguresOfPairs& alone) const {
+  std::set<RankPair> slow = slow_together(together);
+  for (const auto& [pair, figures] : alone) {
+    slow.erase(pair);
+    if (misses_gate(figures)) slow.insert(pair);
+  }
+  if (!with_cohort_) return slow;
+  const Cohorts all = cohorts_of(together);
+  const std::set<RankPair> suspected = suspects(samples.together);
+  for (const auto& [name, cohort] : cohorts_of(alone)) {
+    slow.merge(
+        misses_alone(all.at(name), cohort, suspected, profile_.cohort_tolerance, more_is_better()));
+  }
+  return slow;
+}
+
+void LinkJudgement::conclude(const LinkSamples& samples, CaseResult& result) const {
+  const FiguresOfPairs together = figures_of(samples.together);
+  const FiguresOfPairs alone = figures_of(samples.alone);
+  for (const auto& [pair, figures] : together) {
+    const auto again = alone.find(pair);
+    const std::vector<Figure>& last = again == alone.end() ? figures : again->second;
+    result.figures.insert(result.figures.end(), last.begin(), last.end());
+  }
+  result.matrices.push_back(matrix_of(together));
+  if (!alone.empty()) {
+    result.matrices.push_back(matrix_of(alone));
+    result.matrices.back().title += ", one pair at a time";
+  }
+  judge(result);
+  blame_wrong(samples, result);
+  blame_slow(samples, together, alone, result);
+}
+
+void LinkJudgement::blame_wrong(const LinkSamples& samples, CaseResult& result) const {
+  std::map<RankPair, WrongMessage> messages;
   std::set<RankPair> wrong;
-  for (const auto& [pair, of_pair] : samples) {
-    if (of_pair.wrong) wrong.insert(pair);
+  for (const SamplesOfPairs* of_pairs : {&samples.together, &samples.alone}) {
+    for (const auto& [pair, of_pair] : *of_pairs) {
+      if (!of_pair.wrong) continue;
+      messages.try_emplace(pair, *of_pair.wrong);
+      wrong.insert(pair);
+    }
   }
   if (wrong.empty()) return;
   result.corrupt = true;
-  const auto text = [&](const RankPair& pair) {
-    const PairSamples& of_pair = samples.at(pair);
-    return text_of(*of_pair.wrong, of_pair.n_bytes);
-  };
+  const auto text = [&](const RankPair& pair) { return text_of(messages.at(pair)); };
   const LinkFaults faults = link_faults(hosts_, wrong);
   for (const LinkFault& fault : faults.faults) {
     Blame blame = fault.blame;
@@ -192,21 +255,25 @@ void LinkJudgement::blame_wrong(const SamplesOfPairs& samples, CaseResult& resul
   }
 }
 
-void LinkJudgement::blame_slow(const FiguresOfPairs& figures,
-                               const std::set<RankPair>& bad,
+void LinkJudgement::blame_slow(const LinkSamples& samples,
+                               const FiguresOfPairs& together,
+                               const FiguresOfPairs& alone,
                                CaseResult& result) const {
+  const std::set<RankPair> bad = slow_for_good(samples, together, alone);
   if (bad.empty()) return;
-  std::map<std::string, std::vector<double>> of_good;  // by cohort
-  for (const auto& [pair, of_pair] : figures) {
-    if (bad.count(pair) > 0) continue;
-    for (const Figure& figure : of_pair)
-      of_good[cohort_of(figure)].push_back(median(figure.samples));
-  }
+  const MediansOfCohorts good_together = medians_without(bad, together);
+  const MediansOfCohorts good_alone = medians_without(bad, alone);
   const auto text = [&](const std::vector<RankPair>& pairs) {
     std::optional<Shortfall> worst;
     for (const RankPair& pair : pairs) {
-      for (const Figure& figure : figures.at(pair)) {
-        const Shortfall found = shortfall_of(figure, of_good[cohort_of(figure)]);
+      const bool again = alone.count(pair) > 0;
+      const MediansOfCohorts& good = again ? good_alone : good_together;
+      for (const Figure& figure : (again ? alone : together).at(pair)) {
+        const auto others = good.find(cohort_of(figure));
+        const Shortfall found =
+            shortfall_of(figure,
+                         samples.last(pair).n_bytes,
+                         others == good.end() ? std::vector<double>() : others->second);
         if (!worst || found.factor > worst->factor) worst = found;
       }
     }

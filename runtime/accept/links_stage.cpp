@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <optional>
 
-#include "kernels/base/byte_stream.hpp"
 #include "runtime/accept/link_blame.hpp"
 #include "runtime/accept/link_judgement.hpp"
 #include "runtime/accept/pair_exchange.hpp"
+#include "runtime/accept/rank_values.hpp"
 #include "runtime/accept/shared_cores.hpp"
 #include "runtime/accept/stage.hpp"
 #include "runtime/measure/statistics.hpp"
@@ -44,70 +44,49 @@ int64_t calls_for(int64_t n_bytes) {
 // Pairs by themselves; where still more are bad, it is the fabric as a whole that is slow.
 size_t most_repeated(int n_ranks) { return 4 * static_cast<size_t>(n_ranks); }
 
-// The root's values, on every rank.
-template <typename T>
-std::vector<T> broadcast(ControlChannel& control, const std::vector<T>& of_root) {
-  ByteWriter out;
-  out.put(of_root);
-  std::vector<T> values;
-  ByteReader(control.broadcast(out.take(), 0)).get(values);
-  return values;
-}
-
-// Measures pairs one by one, suspects and good partners of theirs, and puts what they do by
-// themselves in the place of what they did in a crowd. What is bad then is bad.
-std::set<RankPair> confirm(const AcceptContext& context,
-                           const LinkJudgement& judgement,
-                           PairExchange& exchange,
-                           SamplesOfPairs& samples,
-                           std::vector<std::string>& notes) {
-  std::set<RankPair> bad = judgement.misses(samples);
-  for (const auto& [pair, of_pair] : samples) {
-    if (of_pair.wrong) bad.insert(pair);
-  }
-  const std::set<RankPair> chosen = pairs_to_repeat(context.hosts, bad);
+// Measures suspects and good partners of theirs one by one.
+void measure_suspects(const AcceptContext& context,
+                      const LinkJudgement& judgement,
+                      PairExchange& exchange,
+                      LinkSamples& samples,
+                      std::vector<std::string>& notes) {
+  const std::set<RankPair> chosen =
+      pairs_to_repeat(context.hosts, judgement.suspects(samples.together));
   std::vector<RankPair> again(chosen.begin(), chosen.end());
   if (again.size() > most_repeated(context.size)) again.resize(most_repeated(context.size));
   std::vector<int> repeats;
   repeats.reserve(again.size());
   for (const RankPair& pair : again) {
-    const bool is_long = median(samples.at(pair).one_way_s) > undisturbed_s;
+    const bool is_long = median(samples.together.at(pair).one_way_s) > undisturbed_s;
     repeats.push_back((is_long ? 1 : alone_times) * context.config.repeats);
   }
-  again = broadcast(context.control, again);
-  repeats = broadcast(context.control, repeats);
-  if (again.empty()) return {};
-  for (auto& [pair, alone] : exchange.measure_alone(again, repeats)) {
-    PairSamples& before = samples.at(pair);
-    if (before.wrong) alone.wrong = before.wrong;
-    before = std::move(alone);
-  }
+  again = value_of_root(context.control, again);
+  repeats = value_of_root(context.control, repeats);
+  if (again.empty()) return;
+  samples.alone = exchange.measure_alone(again, repeats);
   notes.push_back(
-      fmt::format("{} of {} pairs were measured once more, one at a time{}",
+      fmt::format("{} of {} pairs were measured once more, one at a time, and are held by that{}",
                   again.size(),
-                  samples.size(),
+                  samples.together.size(),
                   again.size() < chosen.size()
                       ? fmt::format("; {} more were to be", chosen.size() - again.size())
                       : ""));
-  const std::set<RankPair> still = judgement.misses(samples);
-  for (const RankPair& pair : again) {
-    bad.erase(pair);
-    if (still.count(pair) > 0) bad.insert(pair);
-  }
-  return bad;
 }
 
-std::optional<std::string> shortened(const SamplesOfPairs& samples, int64_t n_bytes) {
+std::optional<std::string> shortened(const LinkSamples& samples, int64_t n_bytes) {
   size_t n = 0;
   int64_t least = n_bytes;
-  for (const auto& [pair, of_pair] : samples) {
-    n += of_pair.n_bytes < n_bytes ? 1 : 0;
-    least = std::min(least, of_pair.n_bytes);
+  for (const auto& [pair, of_pair] : samples.together) {
+    const int64_t n_here = samples.last(pair).n_bytes;
+    n += n_here < n_bytes ? 1 : 0;
+    least = std::min(least, n_here);
   }
   if (n == 0) return std::nullopt;
-  return fmt::format("{} pairs are so slow that their messages were shortened, to {} at least",
-                     n,
-                     size_text(least));
+  return fmt::format(
+      "{} so slow that messages were shortened, to {} at least; the rates are held as those of {}",
+      n == 1 ? "1 pair is" : fmt::format("{} pairs are", n),
+      size_text(least),
+      size_text(n_bytes));
 }
 
 class LinksStage final : public Stage {
@@ -125,7 +104,8 @@ class LinksStage final : public Stage {
     const int64_t n_bytes = planned.numbers.at("bytes");
     const bool shared = cores_are_shared(context);
     const bool with_cohort = !shared || n_bytes >= outlasts_turns_bytes;
-    const LinkJudgement judgement(context.profile, context.hosts, measures(n_bytes), with_cohort);
+    const LinkJudgement judgement(
+        context.profile, context.hosts, measures(n_bytes), n_bytes, with_cohort);
     PairExchange exchange(context,
                           {.n_bytes = n_bytes,
                            .n_calls = calls_for(n_bytes),
@@ -134,10 +114,10 @@ class LinksStage final : public Stage {
                            .longest_message_s = longest_message_s(context.config),
                            .seed = context.config.seed});
     CaseResult result{.stage = planned.stage, .name = planned.name};
-    SamplesOfPairs samples = exchange.measure(pair_rounds(context.size));
-    const std::set<RankPair> bad = confirm(context, judgement, exchange, samples, result.notes);
+    LinkSamples samples{.together = exchange.measure(pair_rounds(context.size)), .alone = {}};
+    measure_suspects(context, judgement, exchange, samples, result.notes);
     if (context.rank != 0) return {};
-    judgement.conclude(samples, bad, result);
+    judgement.conclude(samples, result);
     if (shared) result.notes.emplace_back(shared_cores_note);
     if (!with_cohort) {
       result.notes.emplace_back(
@@ -167,8 +147,8 @@ PlannedCase LinksStage::planned_case(const AcceptPlanInput& input, int64_t n_byt
   const int n_rounds = n_ranks < 2 ? 0 : n_ranks - 1 + n_ranks % 2;
   const double n_timings = static_cast<double>(n_rounds) * (repeats + 2) * (latency ? 1 : 2);
   const auto timing_bytes = static_cast<double>(2 * n_bytes * calls_for(n_bytes));
-  const double timing_s = meeting_s + timing_bytes / likely_bytes_per_s +
-                          2.0 * static_cast<double>(n_bytes) / looks_bytes_per_s;
+  const double timing_s =
+      meeting_s + timing_bytes / likely_bytes_per_s + timing_bytes / looks_bytes_per_s;
   // All messages as slow as they may be, and then as many pairs by themselves as there may be.
   const double most_timings =
       n_timings *
@@ -178,13 +158,11 @@ PlannedCase LinksStage::planned_case(const AcceptPlanInput& input, int64_t n_byt
       .name = fmt::format("{} {}", latency ? "latency" : "bandwidth", size_text(n_bytes)),
       .explanation = fmt::format(
           "Every pair of ranks exchanges messages of {} ({} of {} pairs at a time), {} times after "
-          "a "
-          "warm-up: {}. Every byte that arrives is compared with what was sent. {} is held against "
-          "the profile, and against the links of the same scope (within a host, between hosts). A "
-          "pair that misses, and one good partner of each of its ends, is measured once more by "
-          "itself, up to {} times as often; then a device is blamed if all its links are bad, else "
-          "the "
-          "link.",
+          "a warm-up: {}. Every byte that arrives is compared with what was sent. {} is held "
+          "against the profile, and against the links of the same scope (within a host, between "
+          "hosts). A pair that misses, and one good partner of each of its ends, is measured once "
+          "more by itself, up to {} times as often, and held against what the good ones do so; "
+          "then a device is blamed if all its links are bad, else the link.",
           size_text(n_bytes),
           n_ranks / 2,
           n_ranks * (n_ranks - 1) / 2,

@@ -16,4 +16,14 @@ std::set<RankPair> cohort_misses(const std::map<RankPair, Sampled>& pairs,
                                  double tolerance,
                                  bool more_is_better);
 
+// The same of pairs that were measured one at a time, suspects and good ones: which suspects miss
+// what the good ones do by themselves, or, where there are none, one another. together: all pairs
+// of the scope when many were measured at a time. A good one that is of a faster kind than most
+// counts as fast as most are.
+std::set<RankPair> misses_alone(const std::map<RankPair, Sampled>& together,
+                                const std::map<RankPair, Sampled>& alone,
+                                const std::set<RankPair>& suspects,
+                                double tolerance,
+                                bool more_is_better);
+
 }  // namespace testbed

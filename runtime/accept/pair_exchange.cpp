@@ -4,10 +4,10 @@
 
 #include <algorithm>
 #include <functional>
-#include <numeric>
 
 #include "kernels/base/byte_stream.hpp"
 #include "kernels/base/errors.hpp"
+#include "runtime/accept/rank_values.hpp"
 #include "runtime/probe/timing.hpp"
 
 namespace testbed {
@@ -29,10 +29,11 @@ std::string link_name(const std::vector<std::string>& hosts, const RankPair& pai
                      hosts[static_cast<size_t>(pair.high)]);
 }
 
-std::vector<int> all_ranks(int size) {
-  std::vector<int> ranks(static_cast<size_t>(size));
-  std::iota(ranks.begin(), ranks.end(), 0);
-  return ranks;
+// Of the messages of one timing and its handshake.
+int64_t most_bytes(const PairExchange::Options& options) {
+  return std::max(options.n_calls * options.n_bytes,
+                  trial_calls * std::min(options.n_bytes, trial_message_bytes)) +
+         handshake_bytes;
 }
 
 const RankPair* pair_with(const std::vector<RankPair>& round, int rank) {
@@ -51,7 +52,7 @@ PairExchange::PairExchange(const AcceptContext& context, const Options& options)
   const DType dtype = context.device.compute_dtype();
   const int64_t element_bytes = dtype_bytes(dtype, 1);
   CHECK(options.n_bytes >= handshake_bytes && options.n_bytes % element_bytes == 0);
-  const Shape shape{options.n_bytes / element_bytes};
+  const Shape shape{most_bytes(options) / element_bytes};
   sent_ = context.device.allocate(dtype, shape);
   received_ = context.device.allocate(dtype, shape);
   host_ = Tensor(dtype, shape);
@@ -59,7 +60,14 @@ PairExchange::PairExchange(const AcceptContext& context, const Options& options)
   context.device.fill_synthetic(received_);
 }
 
-TensorView PairExchange::first_bytes(const Tensor& tensor, int64_t n_bytes) const {
+TensorView PairExchange::message(const Tensor& tensor, const Timing& timing, int64_t index) {
+  const int64_t element_bytes = dtype_bytes(tensor.dtype(), 1);
+  const int64_t n_bytes = index == timing.n_calls ? handshake_bytes : timing.n_bytes;
+  return tensor.view().rows(index * timing.n_bytes / element_bytes, n_bytes / element_bytes);
+}
+
+TensorView PairExchange::all_messages(const Tensor& tensor, const Timing& timing) {
+  const int64_t n_bytes = timing.n_calls * timing.n_bytes + handshake_bytes;
   return tensor.view().rows(0, n_bytes / dtype_bytes(tensor.dtype(), 1));
 }
 
@@ -131,9 +139,10 @@ void PairExchange::try_out(const RankPair& pair) {
 double PairExchange::take(const RankPair& pair, Way way, int64_t n_calls) {
   const Timing timing{pair, way, mine_[pair].n_bytes, n_calls, n_timings_[pair]++};
   const int partner = pair.other(context_.rank);
-  const TensorView host = first_bytes(host_, timing.n_bytes);
-  fill_pattern(bytes_of(host), seed_of(timing, context_.rank));
-  context_.device.upload(host, first_bytes(sent_, timing.n_bytes));
+  for (int64_t i = 0; i <= n_calls; ++i) {
+    fill_pattern(bytes_of(message(host_, timing, i)), seed_of(timing, i, context_.rank));
+  }
+  context_.device.upload(all_messages(host_, timing), all_messages(sent_, timing));
   meet();
   double seconds = 0.0;
   try {
@@ -147,26 +156,24 @@ double PairExchange::take(const RankPair& pair, Way way, int64_t n_calls) {
 
 // Seconds of a call. A handshake first, so that neither end's way here is counted.
 double PairExchange::timed(const Timing& timing, int partner) {
-  Timing handshake = timing;
-  handshake.way = Way::there_and_back;
-  exchange(handshake, partner, handshake_bytes);
-  const auto seconds_of = [&](int64_t n_calls) {
+  exchange(timing, partner, timing.n_calls);
+  const auto seconds_of = [&](int64_t first, int64_t n_calls) {
     return device_seconds(context_.device, 0, [&] {
-      for (int64_t i = 0; i < n_calls; ++i) exchange(timing, partner, timing.n_bytes);
+      for (int64_t i = first; i < first + n_calls; ++i) exchange(timing, partner, i);
     });
   };
   if (timing.way != Way::trial) {
-    return seconds_of(timing.n_calls) / static_cast<double>(timing.n_calls);
+    return seconds_of(0, timing.n_calls) / static_cast<double>(timing.n_calls);
   }
-  double fastest = seconds_of(1);
-  for (int64_t i = 1; i < timing.n_calls; ++i) fastest = std::min(fastest, seconds_of(1));
+  double fastest = seconds_of(0, 1);
+  for (int64_t i = 1; i < timing.n_calls; ++i) fastest = std::min(fastest, seconds_of(i, 1));
   return fastest;
 }
 
-void PairExchange::exchange(const Timing& timing, int partner, int64_t n_bytes) {
-  const TensorView sent = first_bytes(sent_, n_bytes);
-  const TensorView received = first_bytes(received_, n_bytes);
-  if (timing.way == Way::both) {
+void PairExchange::exchange(const Timing& timing, int partner, int64_t index) {
+  const TensorView sent = message(sent_, timing, index);
+  const TensorView received = message(received_, timing, index);
+  if (timing.way == Way::both && index < timing.n_calls) {
     Pending coming = way_from(partner).recv(received, partner);
     Pending going = way_to(partner).send(sent, partner);
     coming.wait();
@@ -180,20 +187,25 @@ void PairExchange::exchange(const Timing& timing, int partner, int64_t n_bytes) 
   }
 }
 
-uint64_t PairExchange::seed_of(const Timing& timing, int from) const {
+uint64_t PairExchange::seed_of(const Timing& timing, int64_t index, int from) const {
   return pattern_seed({options_.seed,
                        static_cast<uint64_t>(timing.pair.low),
                        static_cast<uint64_t>(timing.pair.high),
                        timing.number,
+                       static_cast<uint64_t>(index),
                        static_cast<uint64_t>(from)});
 }
 
 void PairExchange::compare(const Timing& timing, int partner) {
-  const TensorView host = first_bytes(host_, timing.n_bytes);
-  context_.device.download(first_bytes(received_, timing.n_bytes), host);
-  const auto wrong = wrong_bytes(bytes_of(host), seed_of(timing, partner));
-  PairSamples& samples = mine_[timing.pair];
-  if (wrong && !samples.wrong) samples.wrong = {partner, context_.rank, *wrong};
+  context_.device.download(all_messages(received_, timing), all_messages(host_, timing));
+  std::optional<WrongMessage>& first_wrong = mine_[timing.pair].wrong;
+  for (int64_t i = 0; i <= timing.n_calls && !first_wrong; ++i) {
+    const std::span<std::byte> came = bytes_of(message(host_, timing, i));
+    const auto wrong = wrong_bytes(came, seed_of(timing, i, partner));
+    if (wrong) {
+      first_wrong = {partner, context_.rank, static_cast<int64_t>(came.size()), *wrong};
+    }
+  }
 }
 
 // One way is the lower rank's, which began and ended it; both ways is the slower end's.

@@ -1,4 +1,4 @@
-// Messages between pairs of ranks, timed, with every byte that arrives looked at.
+// Messages between pairs of ranks, timed, with every byte of every one that arrives looked at.
 #pragma once
 
 #include <map>
@@ -40,7 +40,7 @@ class PairExchange {
     Way way = Way::there_and_back;
     int64_t n_bytes = 0;
     int64_t n_calls = 1;
-    uint64_t number = 0;  // which of the pair's it is: its bytes are its own
+    uint64_t number = 0;  // which of the pair's it is: its messages' bytes are their own
   };
 
   void try_out(const RankPair& pair);
@@ -51,14 +51,17 @@ class PairExchange {
     if (together_) context_.control.barrier();
   }
   double timed(const Timing& timing, int partner);
-  void exchange(const Timing& timing, int partner, int64_t n_bytes);
-  uint64_t seed_of(const Timing& timing, int from) const;
+  void exchange(const Timing& timing, int partner, int64_t index);
+  uint64_t seed_of(const Timing& timing, int64_t index, int from) const;
   void compare(const Timing& timing, int partner);
   SamplesOfPairs gathered();
 
   Communicator& way_to(int partner) { return partner > context_.rank ? *upwards_ : *downwards_; }
   Communicator& way_from(int partner) { return partner < context_.rank ? *upwards_ : *downwards_; }
-  TensorView first_bytes(const Tensor& tensor, int64_t n_bytes) const;
+  // Each message of a timing has a place and bytes of its own, or only the last were compared: they
+  // lie one behind the other; index n_calls is the handshake's.
+  static TensorView message(const Tensor& tensor, const Timing& timing, int64_t index);
+  static TensorView all_messages(const Tensor& tensor, const Timing& timing);
 
   const AcceptContext& context_;
   Options options_;
@@ -66,7 +69,7 @@ class PairExchange {
   // shares a stream of a GPU is done in the order posted, and neither way is to wait for the other.
   std::unique_ptr<Communicator> upwards_;
   std::unique_ptr<Communicator> downwards_;
-  Tensor sent_;                             // [n_bytes] on the device
+  Tensor sent_;                             // the messages of a timing, on the device
   Tensor received_;                         // the same
   Tensor host_;                             // the same, on the host
   std::map<RankPair, uint64_t> n_timings_;  // the same at both ends

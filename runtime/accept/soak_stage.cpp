@@ -4,19 +4,21 @@
 
 #include <algorithm>
 #include <array>
-#include <numeric>
 #include <optional>
 #include <utility>
 
 #include "kernels/base/byte_stream.hpp"
 #include "kernels/base/clock.hpp"
+#include "runtime/accept/case_failure.hpp"
 #include "runtime/accept/collective_trial.hpp"
 #include "runtime/accept/decode_figures.hpp"
 #include "runtime/accept/figure_keys.hpp"
 #include "runtime/accept/gates.hpp"
 #include "runtime/accept/model_runs.hpp"
+#include "runtime/accept/rank_values.hpp"
 #include "runtime/accept/soak.hpp"
 #include "runtime/accept/stage.hpp"
+#include "runtime/accept/wrong_call_bytes.hpp"
 #include "runtime/commands/session.hpp"
 #include "runtime/measure/statistics.hpp"
 
@@ -67,7 +69,7 @@ PlannedCase plan_soak(const AcceptPlanInput& input) {
 class CheckedAllReduces {
  public:
   CheckedAllReduces(const AcceptContext& context, Device& device)
-      : group_(context.make_group(everyone(context.size), Axis::world)),
+      : group_(context.make_group(all_ranks(context.size), Axis::world)),
         values_(DType::F32, context.size, /*summed=*/true, context.config.seed),
         trial_(device, *group_, CommOp::all_reduce, values_, sizes.back()) {}
 
@@ -86,8 +88,11 @@ class CheckedAllReduces {
                     .ranks = group_->group().world_ranks,
                     .by_rank = {},
                     .n_calls = {}};
-    for (const Bytes& bytes : control.gather(pack(trial_.wrong_calls()), 0)) {
-      all.by_rank.push_back(unpack(bytes));
+    ByteWriter out;
+    put_calls(out, trial_.wrong_calls());
+    for (const Bytes& bytes : control.gather(out.take(), 0)) {
+      ByteReader in(bytes);
+      all.by_rank.push_back(get_calls(in));
       all.n_calls.push_back(n_calls_);
     }
     return all;
@@ -97,38 +102,6 @@ class CheckedAllReduces {
  private:
   // Of what one message does, and of what is cut into parts.
   static constexpr std::array<int64_t, 3> sizes = {8 << 10, 256 << 10, 4 << 20};
-
-  static std::vector<int> everyone(int size) {
-    std::vector<int> ranks(static_cast<size_t>(size));
-    std::iota(ranks.begin(), ranks.end(), 0);
-    return ranks;
-  }
-  static Bytes pack(const std::vector<WrongCall>& calls) {
-    ByteWriter out;
-    out.put(static_cast<uint64_t>(calls.size()));
-    for (const WrongCall& call : calls) {
-      out.put(call.call);
-      out.put(call.bytes);
-      out.put(call.n_elements);
-      out.put(call.n_wrong);
-      out.put(call.first);
-    }
-    return out.take();
-  }
-  static std::vector<WrongCall> unpack(const Bytes& bytes) {
-    ByteReader in(bytes);
-    uint64_t n = 0;
-    in.get(n);
-    std::vector<WrongCall> calls(n);
-    for (WrongCall& call : calls) {
-      in.get(call.call);
-      in.get(call.bytes);
-      in.get(call.n_elements);
-      in.get(call.n_wrong);
-      in.get(call.first);
-    }
-    return calls;
-  }
 
   std::unique_ptr<Communicator> group_;
   CollectiveValues values_;
@@ -148,11 +121,7 @@ struct SoakResult {
 
 // Rank 0 looks at its clock for all: they end together.
 bool goes_on(ControlChannel& control, int64_t end_ns) {
-  ByteWriter out;
-  out.put(uint8_t{now_ns() < end_ns});
-  uint8_t on = 0;
-  ByteReader(control.broadcast(out.take(), 0)).get(on);
-  return on != 0;
+  return value_of_root(control, now_ns() < end_ns);
 }
 
 int64_t sum_over_ranks(ControlChannel& control, int64_t mine) {
@@ -202,11 +171,6 @@ std::string drift_text(const StepDrift& drift) {
       100.0 * drift.change);
 }
 
-void fail(CaseResult& result, std::string reason) {
-  result.status = CaseStatus::failed;
-  if (result.reason.empty()) result.reason = std::move(reason);
-}
-
 // The sums of a cpu group are in rank order, so that equal requests give equal tokens; NVLS adds in
 // an order of its own.
 void judge_tokens(const SoakResult& soak, bool exact, CaseResult& result) {
@@ -219,7 +183,7 @@ void judge_tokens(const SoakResult& soak, bool exact, CaseResult& result) {
     return;
   }
   result.corrupt = true;
-  fail(result, std::move(text));
+  fail(result, text);
 }
 
 void judge_soak(const AcceptContext& context,

@@ -135,16 +135,57 @@ Acceptance describe_job(const AcceptContext& context, const Asked& asked) {
   return acceptance;
 }
 
+// Rank 0's work of its own on disk and standard output and error, any of which may hang. The others
+// notice it a second later.
+constexpr double to_write_s = 3.0;  // beyond the deadline of a collective
+constexpr double to_keep_s = 60.0;  // files that are to stay
+
+void watched(const AcceptContext& context,
+             const std::string& what,
+             double deadline_s,
+             const std::function<void()>& work) {
+  const Watchdog::Watch watch(context.watchdog, what, deadline_s);
+  work();
+}
+
 // Rank 0 has a log; a folder or baseline that cannot be used is every rank's mistake.
 std::unique_ptr<AcceptanceLog> open_log(const AcceptContext& context, const Asked& asked) {
   Acceptance acceptance = describe_job(context, asked);
   std::unique_ptr<AcceptanceLog> log;
   agree_on(context.control, [&] {
-    if (context.rank == 0) {
-      log = std::make_unique<AcceptanceLog>(context, std::move(acceptance), asked);
-    }
+    if (context.rank != 0) return;
+    watched(
+        context, "writing to " + context.config.folder, context.config.timeout_s + to_write_s, [&] {
+          log = std::make_unique<AcceptanceLog>(context, std::move(acceptance), asked);
+        });
   });
   return log;
+}
+
+void begin(const AcceptContext& context, AcceptanceLog& log, const PlannedCase& planned) {
+  watched(context,
+          fmt::format("writing to {} before {}", context.config.folder, name_of(planned)),
+          context.config.timeout_s + to_write_s,
+          [&] { log.begin(planned); });
+}
+
+void add(const AcceptContext& context, AcceptanceLog& log, CaseResult result) {
+  watched(context,
+          "telling the result of a case on standard error",
+          context.config.timeout_s + to_write_s,
+          [&] { log.add(std::move(result)); });
+}
+
+Verdict finish(const AcceptContext& context, AcceptanceLog& log) {
+  Verdict verdict = Verdict::incomplete;
+  watched(context,
+          "writing the verdict to " + context.config.folder,
+          context.config.timeout_s + to_keep_s,
+          [&] { verdict = log.finish().verdict; });
+  watched(context, "the summary on standard output", context.config.timeout_s + to_write_s, [&] {
+    log.show();
+  });
+  return verdict;
 }
 
 Stage& stage_of(const Stages& stages, const PlannedCase& planned) {
@@ -174,29 +215,40 @@ std::optional<AcceptPlanText> describe_acceptance(const AcceptPlanInput& input) 
   return AcceptPlanText{to_list(asked.cases), static_cast<int>(verdict)};
 }
 
+int with_exit_code_of_verdict(const std::function<int()>& work) {
+  try {
+    return work();
+  } catch (const Error& e) {
+    if (e.code() != ExitCode::internal_error) throw;
+    throw Error(ExitCode::runtime_failure, e.what());
+  } catch (const std::exception& e) {
+    throw Error(ExitCode::runtime_failure, fmt::format("internal error: {}", e.what()));
+  }
+}
+
 int run_acceptance(const AcceptContext& context) {
   const Stages stages = make_stages();
   const Asked asked = plan_cases(stages, {context.config, context.profile, context.hosts});
   const std::unique_ptr<AcceptanceLog> log = open_log(context, asked);
   for (const PlannedCase& planned : asked.cases) {
     if (planned.skip) {
-      if (log) log->add(skipped(planned));
+      if (log) add(context, *log, skipped(planned));
       continue;
     }
-    if (log) log->begin(planned);
-    go_on_together(context, 4.0);  // beyond the deadline: a rank 0 that is stopped is noticed, too
+    if (log) begin(context, *log, planned);
+    go_on_together(context, to_write_s + 1.0);  // a rank 0 that is stopped is noticed, too
     CaseOutcome outcome = run_case(context, stage_of(stages, planned), planned);
     if (!log) continue;
     const std::string reason = outcome.result.reason;
-    log->add(std::move(outcome.result));
+    add(context, *log, std::move(outcome.result));
     if (outcome.ended) {
-      log->finish();
+      finish(context, *log);
       throw CommError(fmt::format("the acceptance ends at {}: {}", name_of(planned), reason));
     }
   }
   Bytes verdict;
-  if (log) verdict.push_back(static_cast<std::byte>(log->finish().verdict));
-  go_on_together(context, 60.0);  // files that are to stay
+  if (log) verdict.push_back(static_cast<std::byte>(finish(context, *log)));
+  go_on_together(context, to_keep_s + 1.0);
   return static_cast<int>(context.control.broadcast(std::move(verdict), 0).at(0));
 }
 

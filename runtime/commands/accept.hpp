@@ -21,6 +21,10 @@ struct AcceptPlanText {
 };
 std::optional<AcceptPlanText> describe_acceptance(const AcceptPlanInput& input);
 
+// Exit codes of an acceptance are its verdicts: a bug of testbed's, which of every other command is
+// exit code 1, would be a reject. What the work throws as an Error with another exit code.
+int with_exit_code_of_verdict(const std::function<int()>& work);
+
 // All ranks call it together; the Verdict as exit code on every rank. Throws CommError once the
 // verdict of a failed acceptance is written: the job has to be ended then, for not every rank may
 // be there any more.

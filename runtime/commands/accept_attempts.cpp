@@ -13,15 +13,19 @@
 namespace testbed {
 namespace {
 
-// What rank 0 says after each attempt, and (go) before a case.
-enum class Next : uint8_t { done, repeat, end, go };
+// What rank 0 says after each attempt, (wait) before that if it will take long, and (go) before a
+// case.
+enum class Next : uint8_t { done, repeat, end, wait, go };
 
 // How an attempt went on this rank.
 struct Attempt {
   CaseResult result = {};
   std::optional<std::string> error = std::nullopt;
-  bool has_waited = false;  // for others, until the deadline: rank 0 has, too
+  bool is_own = false;      // the error: nothing that other ranks have to do with
+  bool has_waited = false;  // for others, until the deadline: they have, too
 };
+
+double seconds_since(int64_t begin_ns) { return static_cast<double>(now_ns() - begin_ns) * 1e-9; }
 
 Attempt attempt_case(const AcceptContext& context, Stage& stage, const PlannedCase& planned) {
   Attempt attempt;
@@ -31,82 +35,59 @@ Attempt attempt_case(const AcceptContext& context, Stage& stage, const PlannedCa
     attempt.result = stage.run(context, planned);
   } catch (const CommError& e) {
     attempt.error = e.what();
-    attempt.has_waited = true;
+    attempt.has_waited = seconds_since(begin_ns) >= context.config.timeout_s;
   } catch (const Error& e) {
     attempt.error = e.what();
+    attempt.is_own = true;
   } catch (const std::exception& e) {
     attempt.error = fmt::format("internal error: {}", e.what());
+    attempt.is_own = true;
   }
   attempt.result.stage = planned.stage;
   attempt.result.name = planned.name;
-  attempt.result.seconds = static_cast<double>(now_ns() - begin_ns) * 1e-9;
+  attempt.result.seconds = seconds_since(begin_ns);
   return attempt;
 }
 
 // What a rank tells of an attempt.
-RankAnswer answer_of(const AcceptContext& context, const std::optional<std::string>& error) {
+RankAnswer answer_of(const AcceptContext& context, const Attempt& attempt) {
   return {.rank = context.rank,
-          .error = error.value_or(""),
-          .awaited = error ? context.awaited_peer() : std::nullopt};
+          .error = attempt.error.value_or(""),
+          .is_own = attempt.is_own,
+          .awaited = attempt.error && !attempt.is_own ? context.awaited_message() : std::nullopt,
+          .given = context.given_message()};
+}
+
+void put(ByteWriter& out, const std::optional<Message>& message) {
+  out.put(message.has_value());
+  out.put(message.value_or(Message{}));
+}
+
+void get(ByteReader& in, std::optional<Message>& message) {
+  bool is_there = false;
+  Message read;
+  in.get(is_there);
+  in.get(read);
+  if (is_there) message = read;
 }
 
 Bytes pack(const RankAnswer& answer) {
   ByteWriter out;
   out.put(answer.error);
-  out.put(answer.awaited.value_or(-1));
+  out.put(answer.is_own);
+  put(out, answer.awaited);
+  put(out, answer.given);
   return out.take();
 }
 
 RankAnswer unpack(int rank, const Bytes& bytes) {
   RankAnswer answer{.rank = rank};
-  int awaited = -1;
   ByteReader in(bytes);
   in.get(answer.error);
-  in.get(awaited);
-  if (awaited >= 0) answer.awaited = awaited;
+  in.get(answer.is_own);
+  get(in, answer.awaited);
+  get(in, answer.given);
   return answer;
-}
-
-// Rank 0, of all ranks: what went wrong where. A rank that does not answer is named.
-std::vector<RankAnswer> gather_answers(const AcceptContext& context,
-                                       const std::optional<std::string>& mine) {
-  constexpr double after_a_failure_s = 1.0;  // who can answer does at once
-  std::vector<RankAnswer> answers{answer_of(context, mine)};
-  answers.reserve(static_cast<size_t>(context.size));
-  bool failed = mine.has_value();
-  for (int rank = 1; rank < context.size; ++rank) {
-    context.set_patience(failed ? after_a_failure_s : context.config.timeout_s);
-    try {
-      answers.push_back(unpack(rank, context.judging.receive(rank)));
-    } catch (const CommError& e) {
-      answers.push_back(
-          {.rank = rank,
-           .answers = false,
-           .error = fmt::format("does not answer: {}{}", e.what(), context.whereabouts({rank}))});
-    }
-    failed = failed || !answers.back().error.empty();
-  }
-  return answers;
-}
-
-// "rank 2 (host): ..." of those that failed: first who is blamed, then the others.
-std::vector<std::string> errors_of(const std::vector<RankAnswer>& answers,
-                                   const std::vector<Blame>& blamed,
-                                   const std::vector<std::string>& hosts) {
-  std::vector<std::string> errors;
-  const auto is_blamed = [&](int rank) {
-    return std::any_of(blamed.begin(), blamed.end(), [&](const Blame& blame) {
-      return std::find(blame.ranks.begin(), blame.ranks.end(), rank) != blame.ranks.end();
-    });
-  };
-  for (const bool first : {true, false}) {
-    for (const RankAnswer& answer : answers) {
-      if (answer.error.empty() || is_blamed(answer.rank) != first) continue;
-      errors.push_back(fmt::format(
-          "rank {} ({}): {}", answer.rank, hosts[static_cast<size_t>(answer.rank)], answer.error));
-    }
-  }
-  return errors;
 }
 
 void tell_all(const AcceptContext& context, Next next) {
@@ -115,16 +96,92 @@ void tell_all(const AcceptContext& context, Next next) {
   }
 }
 
+// Who can answer once a rank has failed does so by then: others that waited in vain have, too.
+constexpr double after_a_failure_s = 1.0;
+
+// Rank 0, of all ranks: what went wrong where. A rank that does not answer is named. From the first
+// failure on all have the same second, for the others will not wait for one after another.
+std::vector<RankAnswer> gather_answers(const AcceptContext& context, const Attempt& mine) {
+  const int64_t begin_ns = now_ns();
+  const double patience_s = context.config.timeout_s + after_a_failure_s;
+  std::vector<RankAnswer> answers{answer_of(context, mine)};
+  answers.reserve(static_cast<size_t>(context.size));
+  std::optional<double> end_s;  // since begin_ns
+  // The others may wait for this rank until the deadline if they do not know of its failure.
+  const bool is_early = mine.error && !mine.has_waited;
+  if (mine.error) end_s = is_early ? patience_s : after_a_failure_s;
+  if (is_early) tell_all(context, Next::wait);
+  for (int rank = 1; rank < context.size; ++rank) {
+    // What has come is received even with no patience left.
+    context.set_patience(end_s ? std::max(0.0, *end_s - seconds_since(begin_ns)) : patience_s);
+    try {
+      answers.push_back(unpack(rank, context.judging.receive(rank)));
+    } catch (const CommError&) {
+      answers.push_back({.rank = rank,
+                         .answers = false,
+                         .error = fmt::format("does not answer within {:.1f} s{}",
+                                              seconds_since(begin_ns),
+                                              context.whereabouts({rank}))});
+    }
+    if (!end_s && !answers.back().error.empty()) {
+      end_s = seconds_since(begin_ns) + after_a_failure_s;
+    }
+  }
+  return answers;
+}
+
+// Whether it is what this rank says that the blame is for: of a link, what it waited for.
+bool is_grounds(const RankAnswer& answer, const Blame& blame) {
+  const auto contains = [&](int rank) {
+    return std::find(blame.ranks.begin(), blame.ranks.end(), rank) != blame.ranks.end();
+  };
+  if (!contains(answer.rank)) return false;
+  return blame.kind != Blame::Kind::link || (answer.awaited && contains(answer.awaited->peer));
+}
+
+// "rank 2 (host): ..." of those that failed: first of who is blamed, then of the others.
+std::vector<std::string> errors_of(const std::vector<RankAnswer>& answers,
+                                   const Absence& absence,
+                                   const std::vector<std::string>& hosts) {
+  std::vector<std::string> errors;
+  if (!absence.unclear.empty()) errors.push_back(absence.unclear);
+  const auto is_first = [&](const RankAnswer& answer) {
+    return std::any_of(absence.blamed.begin(), absence.blamed.end(), [&](const Blame& blame) {
+      return is_grounds(answer, blame);
+    });
+  };
+  for (const bool first : {true, false}) {
+    for (const RankAnswer& answer : answers) {
+      if (answer.error.empty() || is_first(answer) != first) continue;
+      errors.push_back(fmt::format(
+          "rank {} ({}): {}", answer.rank, hosts[static_cast<size_t>(answer.rank)], answer.error));
+    }
+  }
+  return errors;
+}
+
+Next hear(const AcceptContext& context) {
+  return static_cast<Next>(context.judging.receive(0).at(0));
+}
+
 // The other ranks: tell rank 0 how it went and hear what is next. If it is the end, rank 0 writes
 // what there is and ends the job; this rank only waits for that.
 Next tell_rank_0(const AcceptContext& context, const Attempt& attempt) {
   constexpr double to_write_s = 3.0;
   constexpr double for_ever_s = 1e9;  // the watchdog is there
   const double until_it_notices_s = attempt.has_waited ? 0.0 : context.config.timeout_s;
-  context.judging.post(pack(answer_of(context, attempt.error)), 0);
-  context.set_patience(attempt.error ? until_it_notices_s + to_write_s : for_ever_s);
+  const double until_all_have_answered_s = context.config.timeout_s + after_a_failure_s;
+  const auto be_patient = [&](double s) {
+    context.set_patience(attempt.error ? s + to_write_s : for_ever_s);
+  };
+  context.judging.post(pack(answer_of(context, attempt)), 0);
+  be_patient(until_it_notices_s);
   try {
-    const auto next = static_cast<Next>(context.judging.receive(0).at(0));
+    Next next = hear(context);
+    if (next == Next::wait) {
+      be_patient(until_all_have_answered_s);
+      next = hear(context);
+    }
     if (next != Next::end) return next;
     context.set_patience(2 * to_write_s);
     context.judging.receive(0);
@@ -225,7 +282,7 @@ void go_on_together(const AcceptContext& context, double to_write_s) {
     return;
   }
   context.set_patience(context.config.timeout_s + to_write_s);
-  CHECK(static_cast<Next>(context.judging.receive(0).at(0)) == Next::go);
+  CHECK(hear(context) == Next::go);
 }
 
 CaseOutcome run_case(const AcceptContext& context, Stage& stage, const PlannedCase& planned) {
@@ -239,15 +296,15 @@ CaseOutcome run_case(const AcceptContext& context, Stage& stage, const PlannedCa
       if (tell_rank_0(context, attempt) == Next::repeat) continue;
       return {};
     }
-    const std::vector<RankAnswer> answers = gather_answers(context, attempt.error);
-    std::vector<Blame> absent = blame_absence(answers, context.hosts);
-    const std::vector<std::string> errors = errors_of(answers, absent, context.hosts);
+    const std::vector<RankAnswer> answers = gather_answers(context, attempt);
+    Absence absence = blame_absence(answers, context.hosts);
+    const std::vector<std::string> errors = errors_of(answers, absence, context.hosts);
     results.push_back(std::move(attempt.result));
     if (!errors.empty()) {
       tell_all(context, Next::end);
       CaseResult& result = results.back();
       result.status = CaseStatus::error;
-      result.blamed = std::move(absent);
+      result.blamed = std::move(absence.blamed);
       result.reason = errors.front();
       result.notes.insert(result.notes.end(), errors.begin() + 1, errors.end());
       return {.result = std::move(result), .ended = true};

@@ -45,12 +45,13 @@ void AcceptanceLog::begin(const PlannedCase& planned) {
   so_far.seconds = seconds_since(begin_ns_);
   CaseResult& running = so_far.cases.emplace_back(
       CaseResult{.stage = planned.stage, .name = planned.name, .status = CaseStatus::error});
-  running.reason = "it had not ended when this was written";
-  conclude(so_far, asked_);
-  write_again(so_far);
+  // First: what has ended by now is not to be told as what hangs, should writing hang.
   running.reason = Watchdog::placeholder;
   conclude(so_far, asked_);
   context_.watchdog.set_last_words(path_in(context_.config, "verdict.json"), to_json(so_far));
+  running.reason = "it had not ended when this was written";
+  conclude(so_far, asked_);
+  write_again(so_far);
 }
 
 void AcceptanceLog::add(CaseResult result) {
@@ -72,9 +73,15 @@ const Acceptance& AcceptanceLog::finish() {
   acceptance_.seconds = seconds_since(begin_ns_);
   if (baseline_) acceptance_.drift = drift_since(*baseline_, acceptance_);
   conclude(acceptance_, asked_);
+  context_.watchdog.set_last_words("", "");
   write_again(acceptance_);
-  if (!context_.config.quiet) fmt::print("{}", to_table(acceptance_));
   return acceptance_;
+}
+
+void AcceptanceLog::show() const {
+  if (context_.config.quiet) return;
+  fmt::print("{}", to_table(acceptance_));
+  std::fflush(stdout);
 }
 
 // What could be written once is no mistake of the user's when it no longer can (the disk is full).

@@ -20,7 +20,10 @@ class AcceptanceLog {
   // All of these throw ConfigError or Error where the folder cannot be written to (any more).
   void begin(const PlannedCase& planned);
   void add(CaseResult result);
+  // Afterwards the watchdog has nothing to write any more: it would be less than is known.
   const Acceptance& finish();
+  // The summary of what is finished, on standard output.
+  void show() const;
 
  private:
   void write(const Acceptance& acceptance) const;

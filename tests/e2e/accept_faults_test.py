@@ -1,4 +1,5 @@
 """Faults on purpose: an acceptance ends within its bound, names who is at fault, and leaves what it measured on disk."""
+import contextlib
 import fcntl
 import json
 import os
@@ -10,11 +11,14 @@ import unittest
 
 from program import BIN, LIMIT_S, MPIRUN, model, ranks_of, run, strict_json
 
-DEADLINE_S = 3
+DEADLINE_S = 3  # of what is to expire
+AMPLE_S = 60  # of what is not, however busy the machine
 MODEL = model("llama3_gqa")
-SHORT = ("--timeout", DEADLINE_S, "--quick", "--repeats", 1, "--max-bytes", 65536)
+BRIEF = ("--quick", "--repeats", 1, "--max-bytes", 65536)
+SHORT = ("--timeout", DEADLINE_S, *BRIEF)
 # Many short cases: those in front of the fault are measured.
-SWEEP = ("accept", "--device", "cpu", "--stage", "preflight,links,collectives", *SHORT)
+STAGES = ("accept", "--device", "cpu", "--stage", "preflight,links,collectives")
+SWEEP = (*STAGES, *SHORT)
 
 
 class Job:
@@ -53,6 +57,21 @@ class Job:
         return code, text
 
 
+@contextlib.contextmanager
+def full_pipe():
+    """Where a pipe is that is full and never read."""
+    with tempfile.TemporaryDirectory() as folder:
+        pipe = os.path.join(folder, "pipe")
+        os.mkfifo(pipe)
+        end = os.open(pipe, os.O_RDWR)
+        try:
+            fcntl.fcntl(end, fcntl.F_SETPIPE_SZ, 4096)
+            os.write(end, b"x" * 4096)
+            yield pipe
+        finally:
+            os.close(end)
+
+
 def read(folder):
     with open(os.path.join(folder, "verdict.json"), encoding="utf-8") as file:
         return strict_json(file.read())
@@ -68,25 +87,19 @@ class AcceptFaults(unittest.TestCase):
         # Takes the 30 s that the start of MPI is given at least, asleep: the other tests run meanwhile.
         cls.never_starts = Job(3, *SWEEP, before='[ "$OMPI_COMM_WORLD_RANK" = 1 ] && kill -STOP $$')
 
-    def injected(self, *faults, ranks=4, before=""):
+    def injected(self, *faults, ranks=4, before="", deadline_s=DEADLINE_S):
         """(exit code, stderr, verdict) of an acceptance under these faults."""
         with tempfile.TemporaryDirectory() as folder:
-            job = Job(ranks, *SWEEP, "--output", folder, *(word for f in faults for word in ("--inject", f)),
-                      before=before)
+            job = Job(ranks, *STAGES, "--timeout", deadline_s, *BRIEF, "--output", folder,
+                      *(word for f in faults for word in ("--inject", f)), before=before)
             code, text = job.end()
             return code, text, read(folder)
 
     def test_D32_a_rank_that_is_stopped_in_a_collective(self):
         """While standard output is a pipe that is full and never read. (Of each rank: where mpirun's own is one, mpirun
         hangs in it, whatever its ranks do.)"""
-        with tempfile.TemporaryDirectory() as folder:
-            pipe = os.path.join(folder, "pipe")
-            os.mkfifo(pipe)
-            end = os.open(pipe, os.O_RDWR)
-            fcntl.fcntl(end, fcntl.F_SETPIPE_SZ, 4096)
-            os.write(end, b"x" * 4096)
+        with full_pipe() as pipe:
             code, text, verdict = self.injected("stop:rank=2,at=60", before=f"exec >'{pipe}'")
-            os.close(end)
         self.assertEqual(code, 3, text)
         self.assertRegex(text, r"rank 2 \(stopped\)")
         self.assertEqual(verdict["verdict"], "infrastructure")
@@ -112,8 +125,34 @@ class AcceptFaults(unittest.TestCase):
         self.assertEqual([(b["kind"], b["ranks"]) for b in last["blamed"]], [("link", [1, 3])], last)
         self.assertIn("between ranks 3 and 1 are never sent", " ".join(verdict["labels"]))
 
+    def test_of_a_pipeline_only_the_link_that_lost_a_message_is_blamed(self):
+        """Every stage waits for the one before it, and the first for the last one's tokens."""
+        with tempfile.TemporaryDirectory() as folder:
+            code, text = Job(4, "accept", "--device", "cpu", "--stage", "model", "--case", "pp 4", "--model", MODEL,
+                             *SHORT, "--output", folder, "--inject", "drop-link:rank=0,peer=1").end()
+            last = read(folder)["cases"][-1]
+        self.assertEqual(code, 3, text)
+        self.assertEqual([(b["kind"], b["ranks"]) for b in last["blamed"]], [("link", [0, 1])], last)
+        self.assertRegex(last["reason"], r"^rank 1 \(.*\): recv on pp ")
+
+    def test_what_cannot_be_printed(self):
+        """Standard output is a pipe that is full and never read, then standard error is."""
+        for stream, ranks in ((1, 2), (2, 1)):
+            with full_pipe() as pipe, tempfile.TemporaryDirectory() as folder:
+                code, text = Job(ranks, "accept", "--device", "cpu", "--stage", "preflight", *SHORT, "--output", folder,
+                                 before=f"exec {stream}>'{pipe}'").end()
+                verdict = read(folder)
+            self.assertEqual(code, 3, text)
+            if stream == 1:  # the verdict stands
+                self.assertIn("the summary on standard output is not over after 6 s", text)
+                self.assertTrue(verdict["finished"])
+                self.assertEqual({case["status"] for case in verdict["cases"]}, {"passed"})
+            else:
+                self.assertFalse(verdict["finished"])
+                self.assertIn("on standard error is not over after 6 s", verdict["cases"][-1]["reason"])
+
     def test_D30_a_bit_that_is_flipped(self):
-        code, text, verdict = self.injected("flip:rank=1,at=3")
+        code, text, verdict = self.injected("flip:rank=1,at=3", deadline_s=AMPLE_S)
         self.assertEqual(code, 4, text)
         self.assertEqual(verdict["verdict"], "corruption")
         corrupt = [case for case in verdict["cases"] if case["corrupt"]]
@@ -179,15 +218,16 @@ class AcceptFaults(unittest.TestCase):
 
 class Run(unittest.TestCase):
     LONG = ("--model", MODEL, "--prompt-ids", "1,2,3", "--gen-tokens", 20, "--ignore-eos", "--check", "off",
-            "--warmup", 0, "--repeats", 1, "--quiet", "--timeout", DEADLINE_S)
+            "--warmup", 0, "--repeats", 1, "--quiet")
+    SOON = ("--timeout", DEADLINE_S)
 
     def test_a_stopped_rank_is_named_with_what_it_was_at(self):
-        code, _, err = run(4, *self.LONG, "--tp", 2, "--pp", 2, "--inject", "stop:rank=2,at=7")
+        code, _, err = run(4, *self.LONG, *self.SOON, "--tp", 2, "--pp", 2, "--inject", "stop:rank=2,at=7")
         self.assertEqual(code, 3, err)
         self.assertRegex(err, r"rank 2 \(stopped\) (has been in|left) \w+ \d+ on \w+")
 
     def test_a_dropped_link_of_a_pipeline(self):
-        code, _, err = run(2, *self.LONG, "--pp", 2, "--inject", "drop-link:rank=0,peer=1")
+        code, _, err = run(2, *self.LONG, *self.SOON, "--pp", 2, "--inject", "drop-link:rank=0,peer=1")
         self.assertEqual(code, 3, err)
         self.assertRegex(err, r"recv on pp group \{0,1\}: ranks \d \(")
 

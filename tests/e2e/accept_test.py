@@ -4,9 +4,10 @@ import os
 import tempfile
 import unittest
 
-from program import run, strict_json
+from program import model, run, strict_json
 
-QUICK = ("--quick", "--quiet", "--max-bytes", 65536, "--repeats", 1)
+WHOLE = ("--quiet", "--max-bytes", 65536, "--repeats", 1)
+QUICK = ("--quick", *WHOLE)
 FILES = {"verdict.json", "junit.xml", "summary.txt", "metrics.prom"}
 
 # A profile of processors that expects what the test says of reading memory.
@@ -29,9 +30,9 @@ class Accept(unittest.TestCase):
         self.folder = folder.name
         self.output = os.path.join(folder.name, "new", "acceptance")
 
-    def accept(self, ranks, *args, env=None, launcher=True):
+    def accept(self, ranks, *args, effort=QUICK, env=None, launcher=True):
         """(exit code, verdict.json or None, what was printed)"""
-        code, out, err = run(ranks, "accept", "--output", self.output, *QUICK, *args, env=env, launcher=launcher)
+        code, out, err = run(ranks, "accept", "--output", self.output, *effort, *args, env=env, launcher=launcher)
         path = os.path.join(self.output, "verdict.json")
         if not os.path.exists(path):
             return code, None, out + err
@@ -161,11 +162,16 @@ class Baselines(Accept):
 class Probe(Accept):
     def test_a_probed_profile_holds_the_host_and_expects_every_figure(self):
         path = os.path.join(self.folder, "host.toml")
-        code, out, err = run(2, "probe", "--acceptance", path, "--max-bytes", 65536, "--device", "cpu", "--quiet",
+        of_model = ("--model", model("mixtral"))  # which can be split in every way
+        code, out, err = run(2, "probe", "--acceptance", path, "--max-bytes", 65536, "--device", "cpu", "--quiet", *of_model,
                              limit_s=200)
         self.assertEqual(code, 0, out + err)
         code, verdict, text = self.accept(2, "--case", "device/read", "--profile", path)
         self.assertEqual(verdict["coverage"]["gated"], 2, text)
+        code, verdict, text = self.accept(2, "--case", "model/mixtral tp 2", "--profile", path, *of_model, effort=WHOLE)
+        gated = {figure["key"]["figure"] for case in verdict["cases"] for figure in case["figures"] if figure["gate"]}
+        self.assertEqual(gated, {"model.ttft_ms", "model.tpot_ms", "model.goodput_per_s", "model.weight_read_gb_s",
+                                 "model.exposed_comm_ms"}, text)
         with open(path, encoding="utf-8") as file:
             profile = file.read()
         for figure in ("device.gemm_tflop_s", "link.one_way_us", "link.both_ways_gb_s", "collective.us"):

@@ -82,6 +82,13 @@ class Launch(unittest.TestCase):
         self.assertEqual(code, 3, err)
         self.assertIn("no verdict", err)
 
+    def test_a_rank_that_was_killed_is_not_taken_for_the_limit(self):
+        kill = "os.kill(os.getpid(), 9)"
+        program = fake_testbed(self.folder, None, end=kill)
+        code, _, err = launch("--limit", 300, "--ranks-per-host", 1, "--", "run", program=program)
+        self.assertEqual(code, 137, err)
+        self.assertNotIn("at the limit", err)
+
     def test_the_limit_ends_what_does_not_end_itself(self):
         end = "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nif os.fork() == 0:\n    os.setsid()\ntime.sleep(600)"
         mark = f"{self.folder}-limit"

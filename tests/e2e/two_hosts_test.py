@@ -103,7 +103,7 @@ class Acceptance(unittest.TestCase):
 
     def calibrate(self):
         code, out, err = two_hosts("10gbit", BIN, "probe", "--device", "cpu", "--threads", 1, *self.MOST_BYTES, "--acceptance",
-                                   self.profile, "--quiet")
+                                   self.profile, "--stage", "links", "--quiet")
         self.assertEqual(code, 0, f"{out}\n{err}")
 
     def links(self, rate):

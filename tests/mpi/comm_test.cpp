@@ -532,9 +532,9 @@ void whereabouts(MpiWorld& world) {
         line != std::string::npos && report.find("[did not arrive]\n", line) != std::string::npos,
         "the report says who did not arrive: " + report);
     require(report.find("[arrived]\n") != std::string::npos, "and who did: " + report);
-    require(!world.board().awaited_peer(), "a collective has no peer");
+    require(!world.board().awaited_message(), "a collective is no message");
     whole_error_of([&] { group->recv(x, late).wait(); });
-    require(world.board().awaited_peer() == late, "whose message was waited for");
+    require(world.board().awaited_message()->peer == late, "whose message was waited for");
   }
   if (world.rank() == late) std::this_thread::sleep_for(std::chrono::milliseconds(5000));
   control->barrier();

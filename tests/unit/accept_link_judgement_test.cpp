@@ -38,11 +38,18 @@ void slow_down(PairSamples& samples, double factor) {
 
 class LinkJudgementTest : public testing::Test {
  protected:
-  CaseResult result_of(const SamplesOfPairs& samples, LinkJudgement::Measures measures) const {
-    const LinkJudgement judgement(profile, hosts, measures, true);
+  CaseResult result_of(const SamplesOfPairs& together, LinkJudgement::Measures measures) const {
+    return result_of(LinkSamples{.together = together, .alone = {}}, measures);
+  }
+  CaseResult result_of(const LinkSamples& samples, LinkJudgement::Measures measures) const {
+    const int64_t planned = measures == latency ? 8 : n_bytes;
+    const LinkJudgement judgement(profile, hosts, measures, planned, true);
     CaseResult result{.stage = "links", .name = "test"};
-    judgement.conclude(samples, judgement.misses(samples), result);
+    judgement.conclude(samples, result);
     return result;
+  }
+  std::set<RankPair> suspects(const SamplesOfPairs& together) const {
+    return LinkJudgement(profile, hosts, bandwidth, n_bytes, true).suspects(together);
   }
   AcceptanceProfile profile{.name = "p", .device = "cpu"};
   std::vector<std::string> hosts{"a", "a", "a", "a"};
@@ -155,8 +162,11 @@ TEST_F(LinkJudgementTest, LinksBetweenHostsAreHeldAgainstEachOther) {
 
 TEST_F(LinkJudgementTest, WrongBytesAreCorruptionOfThatLink) {
   SamplesOfPairs samples = good_samples();
-  samples.at({1, 2}).wrong = WrongMessage{
-      .from = 2, .to = 1, .bytes = {.first = 4096, .count = 3, .is = 0x5a, .should_be = 0x5b}};
+  samples.at({1, 2}).wrong =
+      WrongMessage{.from = 2,
+                   .to = 1,
+                   .n_bytes = n_bytes,
+                   .bytes = {.first = 4096, .count = 3, .is = 0x5a, .should_be = 0x5b}};
   const CaseResult result = result_of(samples, bandwidth);
   EXPECT_EQ(result.status, CaseStatus::failed);
   EXPECT_TRUE(result.corrupt);
@@ -165,6 +175,78 @@ TEST_F(LinkJudgementTest, WrongBytesAreCorruptionOfThatLink) {
   EXPECT_THAT(result.blamed[0].ranks, ElementsAre(1, 2));
   EXPECT_THAT(result.reason,
               HasSubstr("byte 4096 of 16 MiB from rank 2 to rank 1 is 0x5a and was sent as 0x5b"));
+}
+
+TEST_F(LinkJudgementTest, WrongBytesThatCameAloneAreToldWithTheirMessagesSize) {
+  LinkSamples samples{.together = good_samples(), .alone = {}};
+  samples.together.at({1, 2}).wrong = WrongMessage{
+      .from = 1, .to = 2, .n_bytes = 8, .bytes = {.count = 1, .is = 1, .should_be = 0}};
+  EXPECT_THAT(suspects(samples.together), ElementsAre(RankPair{1, 2}));
+  samples.alone[{1, 2}] = good_samples().at({1, 2});
+  samples.alone[{0, 1}] = samples.alone[{2, 3}] = good_samples().at({0, 1});
+  samples.alone.at({2, 3}).wrong = WrongMessage{
+      .from = 3, .to = 2, .n_bytes = n_bytes, .bytes = {.count = 1, .is = 1, .should_be = 0}};
+  const CaseResult result = result_of(samples, bandwidth);
+  EXPECT_TRUE(result.corrupt);
+  EXPECT_THAT(result.reason, HasSubstr("byte 0 of 8 B from rank 1 to rank 2"));
+  EXPECT_THAT(result.reason, HasSubstr("byte 0 of 16 MiB from rank 3 to rank 2"));
+}
+
+// Many pairs at a time share what they go over: half as fast alone is as fast as most in a crowd.
+TEST_F(LinkJudgementTest, WhoIsMeasuredAloneIsHeldAgainstWhoIsGoodAlone) {
+  profile.cohort_tolerance = 0.2;
+  LinkSamples samples{.together = good_samples(), .alone = {}};
+  slow_down(samples.together.at({1, 3}), 1.6);
+  EXPECT_THAT(suspects(samples.together), ElementsAre(RankPair{1, 3}));
+  for (const RankPair& pair : {RankPair{0, 1}, RankPair{0, 3}}) {
+    samples.alone[pair] = good_samples().at(pair);
+    slow_down(samples.alone.at(pair), 0.5);
+  }
+  samples.alone[{1, 3}] = good_samples().at({1, 3});
+  const CaseResult slow = result_of(samples, bandwidth);
+  EXPECT_EQ(slow.status, CaseStatus::failed);
+  ASSERT_EQ(slow.blamed.size(), 1U);
+  EXPECT_EQ(slow.blamed[0].kind, Blame::Kind::link);
+  EXPECT_THAT(slow.blamed[0].ranks, ElementsAre(1, 3));
+  EXPECT_THAT(slow.blamed[0].what, HasSubstr("the others 13.3"));  // alone, not the 6 of the crowd
+  // Each matrix is of one kind.
+  ASSERT_EQ(slow.matrices.size(), 2U);
+  EXPECT_DOUBLE_EQ(*slow.matrices[0].values[1][3], 2.5);
+  EXPECT_DOUBLE_EQ(*slow.matrices[0].values[0][1], 4.0);
+  EXPECT_DOUBLE_EQ(*slow.matrices[1].values[1][3], 4.0);
+  EXPECT_DOUBLE_EQ(*slow.matrices[1].values[0][1], 8.0);
+  EXPECT_FALSE(slow.matrices[1].values[0][2]);
+  EXPECT_THAT(slow.matrices[1].title, HasSubstr("one pair at a time"));
+  EXPECT_EQ(slow.figures.size(), 12U);
+
+  samples.alone[{1, 3}] = samples.alone.at({0, 1});
+  const CaseResult disturbed = result_of(samples, bandwidth);
+  EXPECT_EQ(disturbed.status, CaseStatus::passed) << disturbed.reason;
+  EXPECT_THAT(disturbed.blamed, IsEmpty());
+}
+
+// The messages of a slow pair are shortened, not its gate lifted; and 2 ranks have no cohort.
+TEST_F(LinkJudgementTest, APairWhoseMessagesWereShortenedMissesTheGateOfThePlannedSize) {
+  hosts = {"a", "a"};
+  profile.expectations = {{.key = {.figure = "link.one_way_gb_s", .bytes = n_bytes},
+                           .expected = 1.25,
+                           .tolerance = 0.25,
+                           .source = "test",
+                           .where = "test:1"}};
+  constexpr int64_t shortened = n_bytes / 2;
+  const auto seconds = static_cast<double>(shortened) / 0.0125e9;
+  const SamplesOfPairs samples{{{0, 1},
+                                {.n_bytes = shortened,
+                                 .one_way_s = {seconds, seconds},
+                                 .both_ways_s = {seconds, seconds},
+                                 .wrong = std::nullopt}}};
+  EXPECT_THAT(suspects(samples), ElementsAre(RankPair{0, 1}));
+  const CaseResult result = result_of(samples, bandwidth);
+  EXPECT_EQ(result.status, CaseStatus::failed);
+  EXPECT_EQ(result.figures[0].key.bytes, n_bytes);
+  EXPECT_DOUBLE_EQ(result.figures[0].samples[0], 0.0125);
+  ASSERT_EQ(result.blamed.size(), 1U);
+  EXPECT_THAT(result.blamed[0].what, HasSubstr("0.0125 GB/s one way with 8 MiB, expected 1.25"));
 }
 
 TEST_F(LinkJudgementTest, LatencyIsWorseTheLongerItIs) {

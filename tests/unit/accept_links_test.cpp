@@ -137,6 +137,56 @@ TEST(PairCohort, LinksOfTwoKindsAreNotTakenForBad) {
   EXPECT_THAT(cohort_misses(pair_values(8, 16.0, fast), 0.1, true), IsEmpty());
 }
 
+// What was measured one pair at a time is held against the good ones that were, too: one is enough.
+TEST(PairsAlone, ASuspectIsHeldAgainstTheGoodOnesThatWereMeasuredAlone) {
+  const auto together = pair_values(4, 6.0, {{{1, 3}, 4.0}});
+  const std::set<RankPair> suspects{{1, 3}};
+  const auto misses = [&](const std::map<RankPair, double>& alone, bool more_is_better) {
+    return misses_alone(together, steady(alone), suspects, 0.2, more_is_better);
+  };
+  EXPECT_THAT(misses({{{1, 3}, 6.0}, {{0, 1}, 12.0}, {{0, 3}, 12.0}}, true),
+              ElementsAre(RankPair{1, 3}));
+  EXPECT_THAT(misses({{{1, 3}, 6.0}, {{0, 1}, 12.0}}, true), ElementsAre(RankPair{1, 3}));
+  EXPECT_THAT(misses({{{1, 3}, 11.0}, {{0, 1}, 12.0}, {{0, 3}, 12.0}}, true), IsEmpty());
+  EXPECT_THAT(misses({{{1, 3}, 6.0}, {{0, 1}, 3.0}, {{0, 3}, 3.0}}, false),
+              ElementsAre(RankPair{1, 3}));
+}
+
+// As many suspects as good ones: their median would be between them.
+TEST(PairsAlone, SuspectsDoNotExcuseOneAnother) {
+  const std::set<RankPair> suspects{{0, 1}, {0, 2}, {1, 2}};
+  const auto together = pair_values(5, 6.0, {{{0, 1}, 4.0}, {{0, 2}, 4.0}, {{1, 2}, 4.0}});
+  const auto alone = steady({{{0, 1}, 6.0},
+                             {{0, 2}, 6.0},
+                             {{1, 2}, 6.0},
+                             {{0, 3}, 12.0},
+                             {{1, 3}, 12.0},
+                             {{2, 3}, 12.0}});
+  EXPECT_EQ(misses_alone(together, alone, suspects, 0.2, true), suspects);
+  // Without good ones they are all there is to hold them against.
+  EXPECT_THAT(
+      misses_alone(
+          together, steady({{{0, 1}, 6.0}, {{0, 2}, 12.0}, {{1, 2}, 12.0}}), suspects, 0.2, true),
+      ElementsAre(RankPair{0, 1}));
+}
+
+// Of the good ones some may share a switch, which most pairs, and the suspect, do not.
+TEST(PairsAlone, AGoodOneOfAFasterKindCountsAsTheOthers) {
+  std::map<RankPair, double> values{{{0, 4}, 8.0}};
+  for (int low = 0; low < 8; ++low) {
+    for (int high = low + 1; high < 8; ++high) {
+      if (low / 4 == high / 4) values[{low, high}] = 24.0;
+    }
+  }
+  const auto together = pair_values(8, 16.0, values);
+  const auto misses = [&](double suspect) {
+    return misses_alone(
+        together, steady({{{0, 4}, suspect}, {{0, 1}, 24.0}, {{4, 5}, 24.0}}), {{0, 4}}, 0.1, true);
+  };
+  EXPECT_THAT(misses(16.0), IsEmpty());
+  EXPECT_THAT(misses(8.0), ElementsAre(RankPair{0, 4}));
+}
+
 struct Truth {
   std::set<int> devices;
   std::set<RankPair> links;

@@ -15,7 +15,7 @@ using testing::IsEmpty;
 
 const std::vector<std::string> hosts{"a", "a", "b", "b", "c", "c"};
 
-// Two ranks on each of three hosts that are alike.
+// Two ranks on each of three hosts that are alike: every fact that a GPU states (accept_gpu.cpp).
 std::vector<Facts> like_facts() {
   std::vector<Facts> all;
   for (size_t rank = 0; rank < hosts.size(); ++rank) {
@@ -35,6 +35,13 @@ std::vector<Facts> like_facts() {
                    {"device.name", "NVIDIA H100 80GB HBM3"},
                    {"device.ecc", "on"},
                    {"device.pci", "0000:1" + seat + ":00.0"},
+                   {"device.uuid", "GPU-" + std::to_string(rank)},
+                   {"device.pcie_generation", "5"},
+                   {"device.pcie_lanes", "16"},
+                   {"device.nvlinks", "18"},
+                   {"device.power_limit_mw", "700000"},
+                   {"device.max_clock_mhz", "1980"},
+                   {"device.ecc_uncorrected", "0"},
                    {"device.nics", "mlx5_" + seat},
                    {"device.clock_mhz", "1980"},
                    {"device.memory_gb", "80.0"}});
@@ -65,8 +72,13 @@ TEST(Preflight, AHostThatDeviatesIsNamedWithBothValues) {
       {"env.NCCL_ALGO", "Tree", FactGroup::environment},
       {"device.ecc", "off", FactGroup::devices},
       {"device.name", "NVIDIA A100", FactGroup::devices},
+      {"device.pcie_generation", "4", FactGroup::devices},
+      {"device.pcie_lanes", "8", FactGroup::devices},
+      {"device.nvlinks", "12", FactGroup::devices},
+      {"device.power_limit_mw", "350000", FactGroup::devices},
       {"cores", "8", FactGroup::devices},
       {"governor", "powersave", FactGroup::clocks},
+      {"device.max_clock_mhz", "1785", FactGroup::clocks},
       {"device.clock_mhz", "1200", FactGroup::clocks},
       {"memory_gb", "50", FactGroup::memory},
       {"device.memory_gb", "40.0", FactGroup::memory}};
@@ -176,6 +188,26 @@ TEST(Preflight, RequirementsAreHeldHostByHost) {
     EXPECT_EQ(unknown.status, CaseStatus::failed) << fact;
     EXPECT_THAT(unknown.reason, HasSubstr(fact + " is not known")) << fact;
   }
+}
+
+// Visible to each rank are all of a host's devices, or its own alone.
+TEST(Preflight, DevicesOfAHostAreCountedHoweverManyARankSees) {
+  const auto required = [](const std::vector<Facts>& facts) {
+    CaseResult result;
+    HostComparison(hosts, facts).require(FactGroup::devices, {.devices_per_host = 2}, result);
+    return result;
+  };
+  std::vector<Facts> facts = like_facts();
+  for (const char* n_visible : {"2", "1"}) {
+    for (Facts& of_rank : facts) of_rank["device.count"] = n_visible;
+    EXPECT_EQ(required(facts).status, CaseStatus::passed) << n_visible;
+  }
+  facts[5]["device.pci"] = facts[4]["device.pci"];
+  const CaseResult lacks = required(facts);
+  EXPECT_EQ(lacks.status, CaseStatus::failed);
+  ASSERT_EQ(lacks.blamed.size(), 1U);
+  EXPECT_EQ(lacks.blamed[0].host, "c");
+  EXPECT_THAT(lacks.reason, HasSubstr("1 devices, required is 2"));
 }
 
 std::vector<std::string> placement_notes(const std::vector<std::string>& on,

@@ -31,10 +31,12 @@ Acceptance with(std::vector<CaseResult> results, AcceptanceProfile profile = {})
   return acceptance;
 }
 
+// What was skipped was to be skipped.
 Asked asked_for(const Acceptance& acceptance, bool chosen = false) {
   Asked asked{.cases = {}, .chosen = chosen};
   for (const CaseResult& result : acceptance.cases) {
     asked.cases.push_back({.stage = result.stage, .name = result.name});
+    if (result.status == CaseStatus::skipped) asked.cases.back().skip = result.reason;
   }
   return asked;
 }
@@ -118,6 +120,21 @@ TEST(AcceptVerdict, D34_a_skipped_case_is_incomplete_only_if_it_was_asked_for) {
   EXPECT_EQ(concluded(results, {}, true).verdict, Verdict::incomplete);
 }
 
+// A model that does not fit is found out when it is to run, without which nothing was said of it.
+TEST(AcceptVerdict, D34_a_case_that_was_to_run_and_could_not_is_incomplete) {
+  const Acceptance acceptance =
+      with({result_of("read", CaseStatus::passed), result_of("tp 8", CaseStatus::skipped)});
+  Asked asked = asked_for(acceptance);
+  const auto verdict = [&] {
+    Acceptance concluded = acceptance;
+    conclude(concluded, asked);
+    return concluded.verdict;
+  };
+  EXPECT_EQ(verdict(), Verdict::accept);
+  asked.cases.back().skip.reset();
+  EXPECT_EQ(verdict(), Verdict::incomplete);
+}
+
 TEST(AcceptVerdict, cases_that_were_chosen_need_not_meet_every_expectation) {
   const AcceptanceProfile profile = expecting(gemm_key(DType::BF16));
   EXPECT_EQ(concluded({result_of("read", CaseStatus::passed)}, profile, true).verdict,
@@ -183,6 +200,27 @@ TEST(AcceptDrift, only_what_leaves_both_spreads_is_beyond_them) {
   EXPECT_TRUE(less.front().beyond_spread);
   EXPECT_FALSE(drift_since(before, with_reading({90.0, 91.0, 100.5}, 0)).front().beyond_spread);
   EXPECT_THAT(drift_since(before, with_reading({50.0}, 1)), IsEmpty());
+}
+
+TEST(AcceptDrift, the_group_that_fell_behind_and_the_worse_algorithm_are_shown) {
+  const auto with_collective =
+      [](CommAlgorithm algorithm, double gb_s, std::vector<int> ranks, int64_t n_bytes = 1 << 28) {
+        CaseResult result = result_of("all_reduce", CaseStatus::passed);
+        result.figures = {judged(
+            {},
+            collective_key("collective.busbw_gb_s", CommOp::all_reduce, 8, n_bytes, "", algorithm),
+            {gb_s},
+            std::move(ranks))};
+        return with({result});
+      };
+  const Acceptance before = with_collective(CommAlgorithm::nvls, 400.0, {});
+  const std::vector<Drift> behind =
+      drift_since(before, with_collective(CommAlgorithm::ring, 200.0, {4, 5}));
+  ASSERT_THAT(behind, SizeIs(1));
+  EXPECT_DOUBLE_EQ(behind.front().change, -0.5);
+  EXPECT_THAT(behind.front().ranks, ElementsAre(4, 5));
+  EXPECT_THAT(drift_since(before, with_collective(CommAlgorithm::nvls, 400.0, {}, 1 << 20)),
+              IsEmpty());
 }
 
 }  // namespace

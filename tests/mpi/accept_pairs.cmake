@@ -1,0 +1,2 @@
+testbed_mpi_executable(accept_pairs_test testbed_accept testbed_comm_mpi testbed_cpu)
+testbed_mpi_test(accept_pairs_np2 accept_pairs_test 2)
