@@ -49,8 +49,9 @@ def drop_link(rng, ranks):
 
 
 def slow_device(rng, ranks):
+    # cpu-host tolerates half of the median, which a factor of 2 does not exceed.
     rank = rng.randrange(ranks)
-    return f"slow-device:rank={rank},factor={rng.choice((2, 3, 5))}", [rank]
+    return f"slow-device:rank={rank},factor={rng.choice((3, 4, 5))}", [rank]
 
 
 def kill(rng, ranks):
