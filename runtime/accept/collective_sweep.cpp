@@ -34,7 +34,6 @@ class Turn {
        const std::vector<std::vector<int>>& groups,
        const SweepOptions& options)
       : context_(context),
-        groups_(groups),
         options_(options),
         timer_(context.device, context.control),
         values_(sweep_values(
@@ -211,7 +210,6 @@ class Turn {
   }
 
   const AcceptContext& context_;
-  const std::vector<std::vector<int>>& groups_;
   const SweepOptions& options_;
   CollectiveTimer timer_;
   CollectiveValues values_;
