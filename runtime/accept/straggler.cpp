@@ -15,7 +15,7 @@ namespace {
 
 // A rank's decode step in one repeat, undisturbed.
 struct OwnTime {
-  double reading_ns = 0.0;  // ops that read weights
+  double reading_ns = 0.0;  // products with whole matrices
   double bytes = 0.0;       // that they read
   double work_ns = 0.0;     // stretches between collectives
   double gap_ns = 0.0;      // of these, outside ops
@@ -34,12 +34,18 @@ bool decodes(const Scope& scope, int32_t repeat) {
   return scope.repeat == repeat && scope.step >= 0 && scope.phase == Phase::decode;
 }
 
+// Every peer's matrices are as large, in every step. Not so what its experts and its embedding
+// read: that is up to its own tokens, and per byte the less of them the slower.
+bool reads_whole_matrix(const OpRecord& op) {
+  return op.kind == OpKind::linear && op.cost.weight_bytes > 0;
+}
+
 void add_reading(const RankTimeline& timeline, int32_t repeat, OwnTime& own) {
   ByPlace<double> ns;
   ByPlace<double> bytes;
   std::map<int32_t, int> n_in_step;
   for (const OpEvent& event : timeline.ops) {
-    if (!decodes(event.scope, repeat) || event.op.cost.weight_bytes == 0) continue;
+    if (!decodes(event.scope, repeat) || !reads_whole_matrix(event.op)) continue;
     const int place = n_in_step[event.scope.step]++;
     ns[place].push_back(static_cast<double>(event.op.end_ns - event.op.begin_ns));
     bytes[place].push_back(static_cast<double>(event.op.cost.weight_bytes));

@@ -14,7 +14,8 @@ namespace testbed {
 // a decode step, and of every stretch between two collectives, a rank's time in a repeat is the
 // lower quartile over its steps: what it takes when the operating system does not take turns with
 // it. The sums over a step are held against each other:
-// - device: reading weights takes longer per byte,
+// - device: its products with whole matrices take longer per byte of weights (experts are no
+//   measure: how much of them a rank reads is up to its tokens),
 // - rank: between its ops and its collectives it spends more, in parts of what a peer's step takes.
 // Blamed is a rank whose fastest repeat is slower than the slowest repeats of its peers (their
 // median) by more than `tolerance`, a fraction. A rank without peers is not judged.

@@ -168,6 +168,26 @@ TEST(Straggler, peers_are_the_ranks_of_a_stage) {
   EXPECT_THAT(stragglers(both_slow, tolerance), IsEmpty());
 }
 
+// An expert's product costs 20 us and what it reads; rank 1's tokens ask for fewer.
+TEST(Straggler, experts_that_fewer_tokens_ask_for_are_no_slow_device) {
+  std::vector<RankTimeline> all = timelines({.dp = 2}, 0.0, {}, 0);
+  for (RankTimeline& timeline : all) {
+    const int64_t bytes = timeline.rank == 1 ? 10'000 : 1'000'000;
+    std::vector<OpEvent> ops;
+    for (const OpEvent& event : timeline.ops) {
+      ops.push_back(event);
+      OpEvent expert = event;
+      expert.op.kind = OpKind::expert_linear;
+      expert.op.cost.weight_bytes = bytes;
+      expert.op.begin_ns = event.op.end_ns;
+      expert.op.end_ns = event.op.end_ns + 20'000 + bytes / 10;
+      ops.push_back(expert);
+    }
+    timeline.ops = ops;
+  }
+  EXPECT_THAT(stragglers(all, tolerance), IsEmpty());
+}
+
 // What is slow once is not what is wrong.
 TEST(Straggler, one_slow_repeat_is_not_enough) {
   std::vector<RankTimeline> all = timelines({.tp = 4}, 0.0, {.slow_device = 1, .factor = 4.0}, 0);
