@@ -91,6 +91,7 @@ void PackedX::pack(TensorView rows, XPacking packing, int max_rows, ThreadPool& 
   const auto n_bytes = static_cast<size_t>(tiles_.m * row_bytes_);
   if (memory_.size() < n_bytes) memory_.resize(n_bytes);
   packed_ = memory_.data();
+  if (n_bytes == 0) return;  // no columns
   const bool alone = rows.n_elements() < alone_elements(packing);
   // Fewer tiles than threads are cut.
   const int64_t n_pieces = alone || tiles_.n >= pool.n_threads() ? 1 : pool.n_threads();

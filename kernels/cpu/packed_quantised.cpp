@@ -8,8 +8,6 @@
 namespace testbed::cpu {
 namespace {
 
-constexpr int64_t panel_rows = PackedLayout::panel_rows;
-
 float load_float(const std::byte* from, DType dtype) {
   if (dtype == DType::F32) {
     float value = 0.0F;

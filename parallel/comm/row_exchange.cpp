@@ -58,7 +58,7 @@ struct Seats {
 // Bytes that really move between each pair, [source][target].
 class Traffic {
  public:
-  explicit Traffic(int size) : size_(size), bytes_(static_cast<size_t>(size) * size_, 0) {}
+  explicit Traffic(int size) : size_(static_cast<size_t>(size)), bytes_(size_ * size_, 0) {}
   void add(int source, int target, int64_t n_bytes) {
     if (source != target)
       bytes_[static_cast<size_t>(source) * size_ + static_cast<size_t>(target)] += n_bytes;

@@ -6,12 +6,31 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <source_location>
 #include <type_traits>
 
 namespace emulation {
 
-using Where = std::source_location;
+// std::source_location, which clang 14 lacks.
+class Where {
+ public:
+  static constexpr Where current(const char* file_name = __builtin_FILE(),
+                                 const char* function_name = __builtin_FUNCTION(),
+                                 unsigned line = __builtin_LINE()) {
+    Where where;
+    where.file_name_ = file_name;
+    where.function_name_ = function_name;
+    where.line_ = line;
+    return where;
+  }
+  const char* file_name() const { return file_name_; }
+  const char* function_name() const { return function_name_; }
+  unsigned line() const { return line_; }
+
+ private:
+  const char* file_name_ = "";
+  const char* function_name_ = "";
+  unsigned line_ = 0;
+};
 
 // Of the thread that is running: its index in the block, x fastest.
 extern unsigned current_thread;

@@ -58,7 +58,7 @@ TEST(CpuAttentionUnits, parts_merge_to_the_whole) {
       const Tensor total_lse(DType::F32, {total.shape()[0], total.shape()[1]});
       const Tensor lse(DType::F32, total_lse.shape());
       run(parts[2], total, total_lse, isa);
-      for (const size_t i : {3, 0, 1}) {
+      for (const size_t i : {3U, 0U, 1U}) {
         run(parts[i], part, lse, isa);
         merge_attention(total, total_lse, part, lse, pool);
       }

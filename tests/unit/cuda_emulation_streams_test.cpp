@@ -161,7 +161,7 @@ TEST_F(Memory, CapacityIsBoundedAndCounted) {
   size_t now_free = 0;
   cudaMemGetInfo(&now_free, &total_bytes);
   EXPECT_EQ(now_free, free_bytes - n_bytes);
-  EXPECT_EQ(emulation::live().device_bytes, before_.device_bytes + int64_t{1} * n_bytes);
+  EXPECT_EQ(emulation::live().device_bytes, before_.device_bytes + static_cast<int64_t>(n_bytes));
   EXPECT_EQ(cudaFree(static_cast<char*>(p) + 256), cudaErrorInvalidValue);
   EXPECT_EQ(cudaFree(p), cudaSuccess);
   EXPECT_EQ(cudaFree(p), cudaErrorInvalidValue);

@@ -9,14 +9,14 @@ namespace {
 
 using namespace testbed::nvml_abi;  // NOLINT: the interface that is stood in for
 
-constexpr Return not_supported = 3;
+[[maybe_unused]] constexpr Return not_supported = 3;
 constexpr Return not_found = 6;
 Device the_device() { return reinterpret_cast<Device>(0x10); }
 
 int n_inits = 0;
 int n_event_sets = 0;
 int n_xids = 0;
-struct Reads {
+[[maybe_unused]] struct Reads {
   unsigned long long energy = 0;
   unsigned long long violation[2] = {0, 0};
   unsigned field[256] = {};

@@ -105,7 +105,9 @@ TEST(PlanStepOps, tables_are_read_in_a_format_of_their_own) {
     return int64_t{0};
   };
   for (const auto& [name, n_rows] : {std::pair{"embed", int64_t{8}}, {"head", int64_t{128256}}}) {
-    const auto as = [&](const WeightFormat& table) { return table.n_bytes(n_rows, 4096); };
+    const auto as = [rows = n_rows](const WeightFormat& table) {
+      return table.n_bytes(rows, 4096);
+    };
     EXPECT_EQ(bytes_of(weight_formats::int8_row, name), as(weight_formats::int8_row));
     EXPECT_EQ(bytes_of(weight_formats::int4_g128, name), as(weight_formats::int8_g32));
     EXPECT_EQ(bytes_of(weight_formats::fp8_row, name), as(DType::BF16));
