@@ -26,7 +26,7 @@ site.getusersitepackages()]), sep=';', end='')"
   endif()
   if(TESTBED_NVCC AND CUDAToolkit_FOUND AND TESTBED_NCCL_INCLUDE)
     set(TESTBED_HAS_CUDA_HEADERS TRUE)
-    # Sanitizers and the fuzz preset compile the host's side, which the emulation runs.
+    # Sanitizers compile the host's side, which the emulation runs.
     if(TESTBED_NCCL_LIBRARY AND TARGET CUDA::cublasLt AND NOT TESTBED_SANITIZE)
       set(TESTBED_HAS_CUDA TRUE)
     endif()

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs, with apt-get, the Debian packages that are missing; does nothing when all are there.
-#   bash launch/install_deps.sh [--lint] [--fuzz] [--run-only]      --run-only: without what the tests alone need
+#   bash launch/install_deps.sh [--lint] [--sanitizers] [--run-only]      --run-only: without what the tests alone need
 set -euo pipefail
 
 packages=(
@@ -21,9 +21,9 @@ for option in "$@"; do
   case $option in
     --run-only) test_packages=() ;;
     --lint) packages+=(clang-format-14 clang-tidy-14 libclang-14-dev llvm-14-dev) ;;
-    --fuzz) packages+=(clang-14 libclang-rt-14-dev) ;;
+    --sanitizers) packages+=(clang-14 libclang-rt-14-dev) ;;
     *)
-      echo "install_deps: unknown option $option (known: --lint, --fuzz, --run-only)" >&2
+      echo "install_deps: unknown option $option (known: --lint, --sanitizers, --run-only)" >&2
       exit 2
       ;;
   esac

@@ -34,7 +34,9 @@ case $preset in
 esac
 layers=(unit mpi golden e2e)
 
-bash launch/install_deps.sh
+needs=()
+[ "$preset" != asan ] || needs=(--sanitizers) # clang
+bash launch/install_deps.sh ${needs[@]+"${needs[@]}"}
 
 started=$SECONDS
 cmake --preset "$preset" "${options[@]}"

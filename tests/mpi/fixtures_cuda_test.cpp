@@ -3,6 +3,8 @@
 // steps are graphs from their third on, and must generate the same ids.
 #include <algorithm>
 #include <cstdlib>
+#include <functional>
+#include <string>
 
 #include "launch/cuda/cuda_rank.hpp"
 #include "tests/mpi/fixtures_runs.hpp"
@@ -81,6 +83,11 @@ Bf16Comparison compare_bf16(const std::string& model,
 
 TEST_P(FixturesOnCuda, bf16_chooses_what_leads) {
   const std::string model = GetParam();
+  // One rank takes all models; of several ranks two take one half, four the other.
+  const bool is_of_four = std::hash<std::string>{}(model) % 2 == 0;
+  if (!fixtures::runs_all() && world->size() > 1 && is_of_four != (world->size() == 4)) {
+    GTEST_SKIP() << "runs at another number of ranks";
+  }
   const ModelConfig shape = model_config_from_hf(fixtures::models / model);
   const fixtures::Reference reference = fixtures::read_reference(model, effort);
   const auto logits = fixtures::fs::temp_directory_path() /
@@ -122,6 +129,6 @@ int main(int argc, char** argv) {
   testbed::CudaProcess process(world, *world.make_control(), {.allow_shared_gpu = may_share});
   testbed::world = &world;
   testbed::process = &process;
-  testbed::effort.every_other_legal = world.size() > 2;
+  testbed::effort.every_other_legal = world.size() > 1;
   return testbed::fixtures::run_all_tests(world);
 }
