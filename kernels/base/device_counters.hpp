@@ -16,6 +16,8 @@ struct DeviceCounters {
   std::optional<int64_t> nvlink_rx_bytes;
   std::optional<int64_t> pcie_tx_bytes;  // with PCIe's own headers, and all that used the link
   std::optional<int64_t> pcie_rx_bytes;
+  std::optional<int64_t> ib_tx_bytes;  // all InfiniBand ports of its *host*, with packets' headers
+  std::optional<int64_t> ib_rx_bytes;
   // What held its clocks down at the looks taken, idleness left out.
   std::optional<std::vector<std::string>> throttle_reasons;
   std::optional<double> power_throttled_s;    // clocks held down for power

@@ -11,6 +11,7 @@
 #include "kernels/base/errors.hpp"
 #include "kernels/base/pci_bus_id.hpp"
 #include "launch/gpu.hpp"
+#include "parallel/comm/infiniband.hpp"
 #include "runtime/config/gpu_presets.hpp"
 
 extern char** environ;

@@ -202,11 +202,25 @@ MachineInfo CudaRank::machine_info(const MpiWorld& world, const RunConfig& confi
   for (const auto& [name, value] : process_.environment()) machine.environment[name] = value;
   if (process_.nvml()) {
     counters_.emplace(*process_.nvml());
-    machine.begin_counters = [this] { counters_->begin(); };
-    machine.end_counters = [this] { return counters_->end(); };
+    machine.begin_counters = [this] { begin_counters(); };
+    machine.end_counters = [this] { return end_counters(); };
   }
   if (!peers_note_.empty()) machine.environment["small all-reduces"] = peers_note_;
   return machine;
+}
+
+void CudaRank::begin_counters() {
+  ports_at_begin_ = infiniband_bytes();
+  counters_->begin();
+}
+
+DeviceCounters CudaRank::end_counters() {
+  DeviceCounters counters = counters_->end();
+  if (const auto ports = between(ports_at_begin_, infiniband_bytes())) {
+    counters.ib_tx_bytes = ports->sent;
+    counters.ib_rx_bytes = ports->received;
+  }
+  return counters;
 }
 
 double CudaRank::read_bandwidth_sample() {

@@ -11,6 +11,7 @@
 
 #include "kernels/cuda/nvml_window.hpp"
 #include "launch/cuda/cuda_process.hpp"
+#include "parallel/comm/infiniband.hpp"
 #include "parallel/comm/nccl_log.hpp"
 #include "parallel/comm/nccl_world.hpp"
 #include "parallel/comm/peer_all_reduce.hpp"
@@ -59,6 +60,8 @@ class CudaRank {
   Group make_group(MpiWorld& world, const Mesh& mesh, Axis axis, bool messages);
   std::shared_ptr<Faults> add_faults(MpiWorld& world, const RunConfig& config);
   MachineInfo machine_info(const MpiWorld& world, const RunConfig& config);
+  void begin_counters();
+  DeviceCounters end_counters();
   double read_bandwidth_sample();
   // Once everything has run: what NCCL's log says of each group. Throws JobError where the layout
   // asked for is not what was used.
@@ -74,6 +77,7 @@ class CudaRank {
   std::unique_ptr<Device> device_;
   Tensor read_buffer_;
   std::optional<NvmlWindow> counters_;
+  std::optional<PortBytes> ports_at_begin_;  // of the window
   bool proven_ = false;
   std::unique_ptr<RankContext> context_;
 };

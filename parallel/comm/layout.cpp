@@ -4,8 +4,6 @@
 
 #include <algorithm>
 #include <cctype>
-#include <fstream>
-#include <system_error>
 
 #include "kernels/base/errors.hpp"
 
@@ -169,20 +167,6 @@ P2pLink p2p_link(const HostTopology& topology) {
   if (!topology.links_known || topology.devices.size() < 2) return P2pLink::unknown;
   if (!pair_that(topology, false)) return P2pLink::nvlink;
   return pair_that(topology, true) ? P2pLink::unknown : P2pLink::pcie;
-}
-
-int active_infiniband_ports(const std::filesystem::path& class_folder) {
-  namespace fs = std::filesystem;
-  std::error_code ignored;
-  int n_active = 0;
-  for (const auto& hca : fs::directory_iterator(class_folder, ignored)) {
-    for (const auto& port : fs::directory_iterator(hca.path() / "ports", ignored)) {
-      std::ifstream file(port.path() / "state");
-      std::string state;
-      if (std::getline(file, state) && state.starts_with("4:")) ++n_active;
-    }
-  }
-  return n_active;
 }
 
 std::optional<std::string> why_not(Layout layout, const HostTopology& topology) {

@@ -39,8 +39,6 @@ struct HostTopology {
 bool nvlink_between(const DeviceLinks& a, const DeviceLinks& b);
 // What peer-to-peer goes over, if it is the same for all pairs.
 P2pLink p2p_link(const HostTopology& topology);
-// Ports of HCAs whose state is "4: ACTIVE".
-int active_infiniband_ports(const std::filesystem::path& class_folder = "/sys/class/infiniband");
 
 // Why the host's GPUs cannot have it; nullopt: they can, as far as is known.
 std::optional<std::string> why_not(Layout layout, const HostTopology& topology);

@@ -2,7 +2,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -49,46 +51,89 @@ void add_fault_labels(const Records& records, Texts& labels) {
   }
 }
 
-// Of a rank that sends over NVLink alone, from a device of its own, what it is known to: how many
-// times the counted bytes are above or below all that is predicted. 1: nothing to say.
-double disagreement(const Records& records, const DeviceCountersRecord& record) {
+using LinkBytes = DeviceCountersRecord::LinkBytes;
+
+// What a counter saw sent, and what was predicted of it.
+struct Sent {
+  std::string by;  // "rank 3"
+  int64_t counted = 0;
+  LinkBytes predicted;
+};
+
+// How many times the counted bytes are above or below all that is predicted. 1: nothing to say.
+double disagreement(const Sent& sent) {
   // Less is mostly kernels' flags and the counters' own steps of 1 KiB.
   constexpr int64_t least_bytes = 1 << 20;
-  const auto& counted = record.counters.nvlink_tx_bytes;
-  const auto n_sharers = std::count_if(records.begin(), records.end(), [&](const auto& other) {
-    return other.device == record.device;
-  });
-  const auto& predicted = record.predicted_link_bytes;
-  if (!counted || !predicted || record.transport != "nvlink" || n_sharers > 1) return 1.0;
-  const int64_t nearest = std::clamp(*counted, predicted->min, predicted->max);
-  const auto [less, more] = std::minmax(*counted, nearest);
+  const int64_t nearest = std::clamp(sent.counted, sent.predicted.min, sent.predicted.max);
+  const auto [less, more] = std::minmax(sent.counted, nearest);
   if (more < least_bytes) return 1.0;
   return static_cast<double>(more) / static_cast<double>(std::max<int64_t>(less, 1));
 }
 
-std::string text_of(const DeviceCountersRecord::LinkBytes& bytes) {
+// Of ranks that send over such links alone, from a device of their own, what they are known to.
+std::vector<Sent> sent_by_ranks(const Records& records,
+                                const std::set<std::string_view>& transports,
+                                std::optional<int64_t> DeviceCounters::*counter) {
+  std::vector<Sent> all;
+  for (const DeviceCountersRecord& record : records) {
+    const auto& counted = record.counters.*counter;
+    const auto& predicted = record.predicted_link_bytes;
+    const auto n_sharers = std::count_if(records.begin(), records.end(), [&](const auto& other) {
+      return other.device == record.device;
+    });
+    if (!counted || !predicted || !transports.contains(record.transport) || n_sharers > 1) continue;
+    all.push_back({fmt::format("rank {}", record.rank), *counted, *predicted});
+  }
+  return all;
+}
+
+// PCIe counts its packets' headers, too: at most 28 bytes to 128 of payload.
+std::vector<Sent> with_pcie_headers(std::vector<Sent> all) {
+  for (Sent& sent : all) sent.predicted.max += sent.predicted.max * 28 / 128;
+  return all;
+}
+
+// Of hosts all of whose ranks send over InfiniBand alone: the ports are the host's.
+std::vector<Sent> sent_by_hosts(const Records& records) {
+  std::map<std::string, std::optional<Sent>> hosts;
+  for (const DeviceCountersRecord& record : records) {
+    const auto& counted = record.counters.ib_tx_bytes;
+    const auto& predicted = record.predicted_link_bytes;
+    const bool is_ib = record.transport == "ib" || record.transport == "ib+gdr";
+    auto [at, is_first] =
+        hosts.try_emplace(record.host, Sent{"host " + record.host, counted.value_or(0), {}});
+    if (!counted || !predicted || !is_ib) at->second = std::nullopt;
+    if (!at->second) continue;
+    at->second->predicted.min += predicted->min;
+    at->second->predicted.max += predicted->max;
+  }
+  std::vector<Sent> all;
+  for (auto& [host, sent] : hosts) {
+    if (sent) all.push_back(std::move(*sent));
+  }
+  return all;
+}
+
+std::string text_of(const LinkBytes& bytes) {
   if (bytes.min == bytes.max) return fmt::format("{}", bytes.min);
   return fmt::format("{} to {}", bytes.min, bytes.max);
 }
 
-// One label for all ranks, of the worst.
-void add_nvlink_label(const Records& records, Texts& labels) {
+// One label for all, of the worst.
+void add_link_label(std::string_view link, const std::vector<Sent>& all, Texts& labels) {
   constexpr double tolerated = 1.2;
-  const DeviceCountersRecord* worst = nullptr;
-  int n_ranks = 0;
-  for (const DeviceCountersRecord& record : records) {
-    const double factor = disagreement(records, record);
-    if (factor <= tolerated) continue;
-    ++n_ranks;
-    if (worst == nullptr || factor > disagreement(records, *worst)) worst = &record;
-  }
-  if (worst == nullptr) return;
-  labels.push_back(
-      fmt::format("rank {}: NVLink counted {} bytes sent, predicted {}{}",
-                  worst->rank,
-                  *worst->counters.nvlink_tx_bytes,
-                  text_of(*worst->predicted_link_bytes),
-                  n_ranks == 1 ? "" : fmt::format("; the worst of {} ranks", n_ranks)));
+  const auto is_tolerated = [](const Sent& sent) { return disagreement(sent) <= tolerated; };
+  const auto n_off = std::count_if(all.begin(), all.end(), std::not_fn(is_tolerated));
+  if (n_off == 0) return;
+  const Sent& worst = *std::max_element(all.begin(), all.end(), [](const Sent& a, const Sent& b) {
+    return disagreement(a) < disagreement(b);
+  });
+  labels.push_back(fmt::format("{}: {} counted {} bytes sent, predicted {}{}",
+                               worst.by,
+                               link,
+                               worst.counted,
+                               text_of(worst.predicted),
+                               n_off == 1 ? "" : fmt::format("; the worst of {}", n_off)));
 }
 
 bool is_sent_by_device(const CommRecord& comm) {
@@ -116,7 +161,7 @@ std::string why_no_link_bytes(CommAlgorithm algorithm) {
 }
 
 // NCCL's LL sends 4 bytes of flags with 4 of data, LL128 8 with 120, Simple none.
-DeviceCountersRecord::LinkBytes link_bytes_of(const CommRecord& comm, NcclProtocol protocol) {
+LinkBytes link_bytes_of(const CommRecord& comm, NcclProtocol protocol) {
   const int64_t n = comm.wire_bytes;
   if (is_of_kernels(comm.algorithm)) return {n, n};
   switch (protocol) {
@@ -140,14 +185,14 @@ DeviceCountersRecord::LinkBytes link_bytes_of(const CommRecord& comm, NcclProtoc
 DeviceCountersRecord record_of(const Breakdown& breakdown, int rank, DeviceCounters counters) {
   const AnalysisInput& input = breakdown.input;
   int64_t wire_bytes = 0;
-  DeviceCountersRecord::LinkBytes link_bytes;
+  LinkBytes link_bytes;
   std::set<std::string> transports;
   std::set<std::string> unknown;
   for (const CommEvent& event : breakdown.timeline(rank).comms) {
     if (!is_sent_by_device(event.comm)) continue;
     wire_bytes += event.comm.wire_bytes;
     const auto protocol = input.protocol_of ? input.protocol_of(event.comm) : NcclProtocol::unknown;
-    const DeviceCountersRecord::LinkBytes on_links = link_bytes_of(event.comm, protocol);
+    const LinkBytes on_links = link_bytes_of(event.comm, protocol);
     link_bytes.min += on_links.min;
     link_bytes.max += on_links.max;
     const std::string why_not = why_no_link_bytes(event.comm.algorithm);
@@ -162,6 +207,7 @@ DeviceCountersRecord record_of(const Breakdown& breakdown, int rank, DeviceCount
   DeviceCountersRecord record{
       .rank = rank,
       .device = input.peaks[static_cast<size_t>(rank)].memory_domain,
+      .host = breakdown.timeline(rank).host,
       .counters = std::move(counters),
       .predicted_wire_bytes = in_timed(wire_bytes),
       .predicted_link_bytes = {{in_timed(link_bytes.min), in_timed(link_bytes.max)}},
@@ -189,7 +235,13 @@ Texts counter_labels(const Records& records) {
   Texts labels;
   add_clock_labels(records, labels);
   add_fault_labels(records, labels);
-  add_nvlink_label(records, labels);
+  add_link_label(
+      "NVLink", sent_by_ranks(records, {"nvlink"}, &DeviceCounters::nvlink_tx_bytes), labels);
+  add_link_label("PCIe",
+                 with_pcie_headers(
+                     sent_by_ranks(records, {"pcie-p2p", "shm"}, &DeviceCounters::pcie_tx_bytes)),
+                 labels);
+  add_link_label("InfiniBand", sent_by_hosts(records), labels);
   return labels;
 }
 

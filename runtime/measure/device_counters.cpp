@@ -50,6 +50,8 @@ void visit_numbers(Counters& c, Visit&& visit) {
   visit(c.nvlink_rx_bytes);
   visit(c.pcie_tx_bytes);
   visit(c.pcie_rx_bytes);
+  visit(c.ib_tx_bytes);
+  visit(c.ib_rx_bytes);
   visit(c.power_throttled_s);
   visit(c.thermal_throttled_s);
   visit(c.ecc_corrected);
@@ -82,6 +84,8 @@ DeviceCounters together(const DeviceCounters& a, const DeviceCounters& b) {
           .nvlink_rx_bytes = sum(a.nvlink_rx_bytes, b.nvlink_rx_bytes),
           .pcie_tx_bytes = sum(a.pcie_tx_bytes, b.pcie_tx_bytes),
           .pcie_rx_bytes = sum(a.pcie_rx_bytes, b.pcie_rx_bytes),
+          .ib_tx_bytes = sum(a.ib_tx_bytes, b.ib_tx_bytes),
+          .ib_rx_bytes = sum(a.ib_rx_bytes, b.ib_rx_bytes),
           .throttle_reasons = both(a.throttle_reasons, b.throttle_reasons, united),
           .power_throttled_s = sum(a.power_throttled_s, b.power_throttled_s),
           .thermal_throttled_s = sum(a.thermal_throttled_s, b.thermal_throttled_s),

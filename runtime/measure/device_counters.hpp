@@ -16,6 +16,7 @@ namespace testbed {
 struct DeviceCountersRecord {
   int rank = 0;
   std::string device;  // ranks of one device have the same counters
+  std::string host;    // ranks of one host have the same bytes over InfiniBand
   DeviceCounters counters;
   // What this rank's collectives and messages were to send in the same generations, over all its
   // links: the breakdown pass's bytes a repeat, times the timed repeats.
@@ -62,7 +63,7 @@ class CounterWindows {
 // ("power", "heat"). nullopt: the device does not tell.
 std::optional<std::vector<std::string>> what_held_clocks_down(const DeviceCounters& counters);
 
-// Clocks held down, faults, NVLink bytes that are not those predicted.
+// Clocks held down, faults, bytes over NVLink, PCIe or InfiniBand that are not those predicted.
 std::vector<std::string> counter_labels(const std::vector<DeviceCountersRecord>& records);
 
 // Each device once; null where one does not tell.

@@ -20,6 +20,8 @@ Json device_counters_json(const DeviceCountersRecord& r) {
           {"transport", r.transport},
           {"pcie_tx_bytes", or_null(c.pcie_tx_bytes)},
           {"pcie_rx_bytes", or_null(c.pcie_rx_bytes)},
+          {"ib_tx_bytes", or_null(c.ib_tx_bytes)},
+          {"ib_rx_bytes", or_null(c.ib_rx_bytes)},
           {"throttle_reasons", or_null(c.throttle_reasons)},
           {"power_throttled_s", json_number(c.power_throttled_s)},
           {"thermal_throttled_s", json_number(c.thermal_throttled_s)},

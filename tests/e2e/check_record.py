@@ -65,7 +65,7 @@ DEVICE_COUNTERS = {
     "rank": INT, "device": STR, "seconds": NUM, "predicted_wire_bytes": INT, "transport": STR,
     **{name: OPT(NUM) for name in ("joules", "power_throttled_s", "thermal_throttled_s")},
     **{name: OPT(INT) for name in ("nvlink_tx_bytes", "nvlink_rx_bytes", "predicted_link_bytes_min",
-                                   "predicted_link_bytes_max", "pcie_tx_bytes", "pcie_rx_bytes", "ecc_corrected", "ecc_uncorrected", "sm_clock_mhz_min", "sm_clock_mhz_max",
+                                   "predicted_link_bytes_max", "pcie_tx_bytes", "pcie_rx_bytes", "ib_tx_bytes", "ib_rx_bytes", "ecc_corrected", "ecc_uncorrected", "sm_clock_mhz_min", "sm_clock_mhz_max",
                                    "temperature_c_max", "dram_read_bytes", "dram_write_bytes")},
     "throttle_reasons": OPT([STR]), "xids": OPT([INT]), "why_no_dram": OPT(STR), "why_no_link_bytes": OPT(STR)}
 RECORD = {

@@ -22,6 +22,8 @@ DeviceCounters all_figures() {
           .nvlink_rx_bytes = 1002,
           .pcie_tx_bytes = 1003,
           .pcie_rx_bytes = 1004,
+          .ib_tx_bytes = 1007,
+          .ib_rx_bytes = 1008,
           .throttle_reasons = std::vector<std::string>{"sw_power_cap", "hw_slowdown"},
           .power_throttled_s = 0.25,
           .thermal_throttled_s = 0.5,
@@ -53,6 +55,8 @@ void expect_equal(const DeviceCounters& a, const DeviceCounters& b) {
   EXPECT_EQ(a.nvlink_rx_bytes, b.nvlink_rx_bytes);
   EXPECT_EQ(a.pcie_tx_bytes, b.pcie_tx_bytes);
   EXPECT_EQ(a.pcie_rx_bytes, b.pcie_rx_bytes);
+  EXPECT_EQ(a.ib_tx_bytes, b.ib_tx_bytes);
+  EXPECT_EQ(a.ib_rx_bytes, b.ib_rx_bytes);
   EXPECT_EQ(a.throttle_reasons, b.throttle_reasons);
   EXPECT_EQ(a.power_throttled_s, b.power_throttled_s);
   EXPECT_EQ(a.thermal_throttled_s, b.thermal_throttled_s);
@@ -87,6 +91,8 @@ TEST(DeviceCounters, of_two_stretches_add_up) {
        .nvlink_rx_bytes = 2004,
        .pcie_tx_bytes = 2006,
        .pcie_rx_bytes = 2008,
+       .ib_tx_bytes = 2014,
+       .ib_rx_bytes = 2016,
        .throttle_reasons = std::vector<std::string>{"sw_power_cap", "hw_slowdown", "sync_boost"},
        .power_throttled_s = 0.5,
        .thermal_throttled_s = 1.0,
@@ -180,8 +186,7 @@ TEST(CounterLabels, nvlink_bytes_may_be_a_fifth_off) {
               IsEmpty());
   EXPECT_THAT(
       counter_labels({sent(0, 121'000'000, predicted), sent(1, 0, predicted), sent(2, 80, 8000)}),
-      ElementsAre(
-          "rank 1: NVLink counted 0 bytes sent, predicted 100000000; the worst of 2 ranks"));
+      ElementsAre("rank 1: NVLink counted 0 bytes sent, predicted 100000000; the worst of 2"));
   EXPECT_THAT(counter_labels({sent(0, 200'000'000, predicted)}),
               ElementsAre("rank 0: NVLink counted 200000000 bytes sent, predicted 100000000"));
 }
@@ -211,6 +216,58 @@ TEST(CounterLabels, nvlink_bytes_are_not_compared_where_not_all_of_them_are_the_
   DeviceCountersRecord second = sent(2, 0, 100'000'000);
   first.device = second.device = "GPU that both share";
   EXPECT_THAT(counter_labels({mixed, first, second}), IsEmpty());
+}
+
+TEST(CounterLabels, pcie_bytes_have_headers_of_their_own) {
+  const auto labels_of = [](std::string transport, int64_t counted) {
+    DeviceCountersRecord record = record_of(0, {.pcie_tx_bytes = counted});
+    record.predicted_link_bytes = {{100'000'000, 100'000'000}};
+    record.transport = std::move(transport);
+    return counter_labels({record});
+  };
+  // 28 bytes to 128, and a fifth.
+  for (const std::string transport : {"shm", "pcie-p2p"}) {
+    EXPECT_THAT(labels_of(transport, 146'000'000), IsEmpty());
+    EXPECT_THAT(labels_of(transport, 84'000'000), IsEmpty());
+    EXPECT_THAT(labels_of(transport, 150'000'000),
+                ElementsAre("rank 0: PCIe counted 150000000 bytes sent, predicted 100000000 to "
+                            "121875000"));
+    EXPECT_THAT(labels_of(transport, 1000), testing::SizeIs(1));  // it went another way
+  }
+  EXPECT_THAT(labels_of("nvlink", 1000), IsEmpty());
+}
+
+// Two ranks of a host that predict 60 MB and 40 MB.
+std::vector<DeviceCountersRecord> of_host(const std::string& host, int64_t counted) {
+  std::vector<DeviceCountersRecord> records;
+  for (const int64_t predicted : {60'000'000, 40'000'000}) {
+    DeviceCountersRecord& record =
+        records.emplace_back(record_of(static_cast<int>(records.size()), {.ib_tx_bytes = counted}));
+    record.host = host;
+    record.transport = "ib+gdr";
+    record.predicted_link_bytes = {{predicted, predicted}};
+  }
+  return records;
+}
+
+TEST(CounterLabels, infiniband_bytes_are_a_hosts) {
+  EXPECT_THAT(counter_labels(of_host("a", 101'000'000)), IsEmpty());
+  std::vector<DeviceCountersRecord> both = of_host("a", 100'000'000);
+  for (const DeviceCountersRecord& record : of_host("b", 3000)) both.push_back(record);
+  EXPECT_THAT(counter_labels(both),
+              ElementsAre("host b: InfiniBand counted 3000 bytes sent, predicted 100000000"));
+}
+
+TEST(CounterLabels, infiniband_bytes_are_not_compared_where_not_all_go_there) {
+  std::vector<DeviceCountersRecord> records = of_host("a", 3000);
+  records[1].transport = "ib, nvlink";
+  EXPECT_THAT(counter_labels(records), IsEmpty());
+  records = of_host("a", 3000);
+  records[1].predicted_link_bytes = std::nullopt;
+  EXPECT_THAT(counter_labels(records), IsEmpty());
+  records = of_host("a", 3000);
+  records[0].counters.ib_tx_bytes = std::nullopt;
+  EXPECT_THAT(counter_labels(records), IsEmpty());
 }
 
 TEST(Energy, is_that_of_all_devices_once) {

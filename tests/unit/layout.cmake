@@ -1,6 +1,7 @@
 testbed_unit_test(nccl_log_test testbed_comm)
 testbed_unit_test(nccl_algorithms_test testbed_comm)
 testbed_unit_test(layout_test testbed_comm)
+testbed_unit_test(infiniband_test testbed_comm)
 testbed_unit_test(placement_test testbed_launch)
 
 # A stand-in for NVML, whole, of an older driver, and without a driver.

@@ -4,7 +4,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <fstream>
 
 #include "kernels/base/errors.hpp"
 
@@ -166,21 +165,6 @@ TEST(Layout, follows_nvlinks_between_gpus) {
   EXPECT_EQ(p2p_link({.host = "h", .devices = {a, c}, .links_known = true}), P2pLink::pcie);
   EXPECT_EQ(p2p_link({.host = "h", .devices = {a, b}}), P2pLink::unknown);
   EXPECT_EQ(p2p_link(switched(8)), P2pLink::nvlink);
-}
-
-TEST(Layout, counts_active_infiniband_ports) {
-  const std::filesystem::path folder =
-      std::filesystem::path(testing::TempDir()) / "testbed_infiniband";
-  std::filesystem::remove_all(folder);
-  EXPECT_EQ(active_infiniband_ports(folder), 0);
-  for (const auto& [port, state] : {std::pair{"mlx5_0/ports/1", "4: ACTIVE\n"},
-                                    std::pair{"mlx5_1/ports/1", "1: DOWN\n"},
-                                    std::pair{"mlx5_1/ports/2", "4: ACTIVE\n"}}) {
-    std::filesystem::create_directories(folder / port);
-    std::ofstream(folder / port / "state") << state;
-  }
-  EXPECT_EQ(active_infiniband_ports(folder), 2);
-  std::filesystem::remove_all(folder);
 }
 
 // The first communicator of a recorded log, as a group of its size on one host.
