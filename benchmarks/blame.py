@@ -20,6 +20,7 @@ import time
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(HERE)
 TIMEOUT_S = 20
+WAITED_FOR_S = 8  # of kinds that are found when the deadline has passed
 LIMIT_S = 600
 
 
@@ -70,12 +71,12 @@ KINDS = {"delay": ("model", delay), "flip": ("collectives,corruption", flip), "s
 ALL = "preflight,device,links,collectives,model,corruption"
 
 
-def accept(args, stages, seed, faults):
+def accept(args, kind, stages, seed, faults):
     """(exit code, verdict or None, standard error, seconds)"""
     with tempfile.TemporaryDirectory() as folder:
         command = ["bash", os.path.join(ROOT, "scripts", "mpirun.sh"), str(LIMIT_S), str(args.ranks), args.program, "accept",
                    "--quick", "--device", "cpu", "--model", args.model, "--stage", stages, "--seed", str(seed),
-                   "--timeout", str(TIMEOUT_S), "--quiet", "--output", folder]
+                   "--timeout", str(WAITED_FOR_S if kind in ("drop-link", "stop") else TIMEOUT_S), "--quiet", "--output", folder]
         if args.profile:
             command += ["--profile", args.profile]
         for fault in faults:
@@ -135,7 +136,7 @@ def main():
             rng = random.Random(f"{kind} {seed}")
             stages, make = KINDS.get(kind, (ALL, None))
             fault, whom = make(rng, args.ranks) if make else (None, [])
-            code, verdict, errors, took = accept(args, stages, seed, [fault] if fault else [])
+            code, verdict, errors, took = accept(args, kind, stages, seed, [fault] if fault else [])
             seconds.append(took)
             if make:
                 found, right, wrong = judged(kind, whom, code, verdict, errors)
