@@ -2,8 +2,8 @@
 // through run_rank: f32 logits within 2e-4 of the f64 reference at prompt and decode, equal greedy
 // ids and the reference's choice of experts. Prints which splits ran and why the others are
 // illegal. By default every mesh runs in one of the ways to work together (of more than 4 ranks
-// every other mesh for each model, the other half for the next); with TESTBED_TEST_ALL set all
-// meshes in all ways.
+// every other mesh for each model, the other half for the next; of 8 half of those that are legal);
+// with TESTBED_TEST_ALL set all meshes in all ways.
 #include "tests/mpi/cpu_rank_tests.hpp"
 
 namespace testbed {
@@ -15,8 +15,9 @@ CpuProcess* process = nullptr;
 class Fixtures : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(Fixtures, every_legal_split_equals_the_reference) {
+  const fixtures::Effort effort{.every_other_legal = world->size() > 6};
   fixtures::run_every_legal_split(
-      *world, GetParam(), {}, [](const RunConfig& config, const RunInputs& inputs) {
+      *world, GetParam(), effort, [](const RunConfig& config, const RunInputs& inputs) {
         const CpuRank rank(*world, *process, config, inputs);
         return run_rank(rank.context());
       });
