@@ -99,6 +99,7 @@ int report(MpiWorld& world,
 
 int run_on_cpu(MpiWorld& world, const RunConfig& config, const RunInputs& inputs) {
   refuse_gpu_options(config.layout, config.allow_shared_gpu);
+  if (config.dram_counters) throw ConfigError("--dram-counters is of --device cuda");
   refuse_idle_cluster_options(config.cluster);
   const std::unique_ptr<ControlChannel> control = world.make_control();
   check_outputs(config.output, *control);

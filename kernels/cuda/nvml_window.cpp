@@ -103,7 +103,7 @@ DeviceCounters NvmlWindow::end(Time now) {
   record.xids = xids_.poll();
   record.ecc_corrected = difference(first_.ecc_corrected, last.ecc_corrected);
   record.ecc_uncorrected = difference(first_.ecc_uncorrected, last.ecc_uncorrected);
-  record.why_no_dram = "NVML has no such counter, and CUPTI is not asked";
+  record.why_no_dram = "CUPTI is not asked (--dram-counters)";
   return record;
 }
 

@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <stdexcept>
 
 #include "kernels/base/errors.hpp"
+#include "kernels/cuda/dram_counters.hpp"
 #include "kernels/probes/cuda/bandwidth.hpp"
 #include "launch/cuda/fixed_memory.hpp"
 #include "launch/rank_parts.hpp"
@@ -20,6 +22,33 @@ namespace {
 constexpr Axis axes[] = {Axis::tp, Axis::cp, Axis::ep, Axis::pp};
 
 bool sends_messages(Axis axis) { return axis == Axis::cp || axis == Axis::pp; }
+
+// MachineInfo::count_dram. The work is done whether there are counters or not.
+DeviceCounters count_dram(const std::function<void()>& work) {
+  DeviceCounters counted;
+  std::unique_ptr<DramCounters> dram;
+  const auto attempt = [&](const auto& step) {
+    if (counted.why_no_dram) return;
+    try {
+      step();
+    } catch (const std::runtime_error& e) {
+      counted.why_no_dram = e.what();
+    }
+  };
+  attempt([&] {
+    int device = 0;
+    cuda::check(cudaGetDevice(&device), "cudaGetDevice");
+    dram = std::make_unique<DramCounters>(device, DramCounters::Libraries{});
+    dram->begin();
+  });
+  work();
+  attempt([&] {
+    const DramBytes bytes = dram->end();
+    counted.dram_read_bytes = bytes.read;
+    counted.dram_write_bytes = bytes.written;
+  });
+  return counted;
+}
 
 }  // namespace
 
@@ -204,6 +233,9 @@ MachineInfo CudaRank::machine_info(const MpiWorld& world, const RunConfig& confi
     counters_.emplace(*process_.nvml());
     machine.begin_counters = [this] { begin_counters(); };
     machine.end_counters = [this] { return end_counters(); };
+  }
+  if (config.dram_counters) {
+    machine.count_dram = count_dram;
   }
   if (!peers_note_.empty()) machine.environment["small all-reduces"] = peers_note_;
   return machine;

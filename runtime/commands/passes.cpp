@@ -57,6 +57,18 @@ class Passes {
     keep(result, results_.timed.emplace_back());
   }
 
+  // A generation of its own, as the timed ones are: what asks the hardware may slow it.
+  void count_dram() {
+    if (!context_.machine.count_dram) return;
+    dram_ = context_.machine.count_dram([&] {
+      GenerationResult result = session_.generate_once(nullptr, 0, {});
+      context_.device.synchronize();
+      context_.control.barrier();
+      GenerationTiming unused;
+      keep(result, unused);
+    });
+  }
+
   void sample_peak() {
     context_.control.barrier();
     samples_.push_back(context_.machine.read_bandwidth_sample());
@@ -107,8 +119,9 @@ class Passes {
     out.put(samples_);
     out.put(context_.machine.peak_flops);
     out.put(context_.machine.llc_bytes);
-    out.put(counters_.total().has_value());
-    if (counters_.total()) put(out, *counters_.total());
+    const std::optional<DeviceCounters> counters = all_counters();
+    out.put(counters.has_value());
+    if (counters) put(out, *counters);
     for (const Bytes& bytes : context_.control.gather(out.take(), 0)) {
       ByteReader in(bytes);
       RankPeaks& peaks = results_.peaks.emplace_back();
@@ -118,13 +131,25 @@ class Passes {
       in.get(peaks.llc_bytes);
       bool has_counters = false;
       in.get(has_counters);
-      auto& counters = results_.counters.emplace_back();
-      if (has_counters) counters = get_device_counters(in);
+      auto& of_rank = results_.counters.emplace_back();
+      if (has_counters) of_rank = get_device_counters(in);
     }
     return std::move(results_);
   }
 
  private:
+  // Of the timed generations; DRAM's of one, taken for each.
+  std::optional<DeviceCounters> all_counters() const {
+    std::optional<DeviceCounters> all = counters_.total();
+    if (!dram_) return all;
+    if (!all) all.emplace();
+    const auto n_timed = static_cast<int64_t>(results_.timed.size());
+    all->why_no_dram = dram_->why_no_dram;
+    if (dram_->dram_read_bytes) all->dram_read_bytes = n_timed * *dram_->dram_read_bytes;
+    if (dram_->dram_write_bytes) all->dram_write_bytes = n_timed * *dram_->dram_write_bytes;
+    return all;
+  }
+
   void keep(GenerationResult& result, GenerationTiming& timing) {
     const bool schedules = replica_of(context_).schedules();
     std::vector<std::vector<int32_t>> ids;
@@ -143,6 +168,7 @@ class Passes {
   PassResults results_;
   std::vector<double> samples_;
   CounterWindows counters_;
+  std::optional<DeviceCounters> dram_;
 };
 
 // Timelines of long generations are large: one repeat then has to do. Replicas may generate
@@ -226,6 +252,7 @@ PassResults run_passes(const RankContext& context,
     passes.timed();
     passes.sample_peak();
   }
+  passes.count_dram();
   passes.breakdown(breakdown_repeats(context, session), /*timed=*/false);
   PassResults results = passes.finish();
   const bool differs = context.config.deterministic && !results.repeats_agree;

@@ -34,6 +34,9 @@ struct MachineInfo {
   // Around each timed generation: what the device's counters say of it. Both empty: it has none.
   std::function<void()> begin_counters = {};
   std::function<DeviceCounters()> end_counters = {};
+  // Does the work and says what DRAM's counters say of it, or why they do not; empty: not asked
+  // for.
+  std::function<DeviceCounters(const std::function<void()>& work)> count_dram = {};
   std::vector<std::string> labels = {};  // what of the machine a reader has to know
   // What was done to this rank on purpose (--inject) so far, beyond what labels can say before; may
   // be empty.

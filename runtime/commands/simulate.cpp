@@ -160,6 +160,7 @@ RunConfig runnable(RunConfig config) {
                                   injection_name(injection.kind)));
   }
   if (config.allow_shared_gpu) throw ConfigError("--allow-shared-gpu: a simulated run has no GPU");
+  if (config.dram_counters) throw ConfigError("--dram-counters: a simulated run has no GPU");
   if (config.cluster.algorithm && !algorithm_by_name(*config.cluster.algorithm)) {
     throw ConfigError("--algorithm " + *config.cluster.algorithm + ": there is no such algorithm");
   }

@@ -28,6 +28,9 @@ void add_device_options(OptionParser& parser, RunConfig& config) {
   add_link_options(parser, config.cluster);
   add_algorithm_option(parser, config.cluster);
   add_layout_options(parser, config.layout, config.allow_shared_gpu);
+  parser.flag("--dram-counters",
+              "Bytes that the GPUs' DRAM reads and writes, by CUPTI, in one generation more",
+              [&config] { config.dram_counters = true; });
   add_threads_option(parser, config.threads);
 }
 

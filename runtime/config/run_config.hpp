@@ -87,6 +87,7 @@ struct RunConfig {
   Layout layout = Layout::automatic;
   bool cuda_graphs = true;        // decode steps of GPUs are captured and replayed
   bool allow_shared_gpu = false;  // several ranks may use one GPU
+  bool dram_counters = false;     // of GPUs, by CUPTI, in one generation more
   ClusterConfig cluster;
   WorkloadConfig workload;
   std::optional<WeightFormat> weight_format;  // as stored when not given

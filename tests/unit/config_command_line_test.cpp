@@ -173,6 +173,11 @@ TEST(CommandLine, layouts_by_name) {
   EXPECT_TRUE(parse({"--allow-shared-gpu"}).allow_shared_gpu);
 }
 
+TEST(CommandLine, counts_dram_bytes_on_request) {
+  EXPECT_FALSE(parse({}).dram_counters);
+  EXPECT_TRUE(parse({"--dram-counters"}).dram_counters);
+}
+
 TEST(CommandLine, exchanges_by_name) {
   EXPECT_EQ(parse({"--cp-layout", "zigzag"}).parallel.cp_placement, CpPlacement::zigzag);
   EXPECT_EQ(parse({"--expert-exchange", "all-reduce"}).parallel.expert_exchange,

@@ -4,7 +4,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-
 #include "kernels/base/errors.hpp"
 
 namespace testbed {
