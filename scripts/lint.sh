@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # scripts/lint.sh [--deep] [BUILD_DIR [FILE...]] : clang-tidy 14 over our .cpp files (default: all of kernels,
 # parallel, runtime, launch), with BUILD_DIR's compile_commands.json (default build).
-# Every file is checked, even after a finding; the end of the output names each finding once more.
+# Every file is checked, even after a finding; the end of the output names each finding once more. Also no type may be
+# defined twice (one_definition.py).
 # --deep: clang's analyzer, too, which follows every path and takes five times as long as the rest.
 set -euo pipefail
 cd -P "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -54,6 +55,7 @@ trap 'rm -rf "$said" "${scope%/*}"' EXIT
 status=0
 printf '%s\0' "${files[@]}" |
   xargs -0 -n 1 -P "$(nproc)" bash -c 'check "$0" "$3" "$1" "$2"' "$build" "$scope" "$checks" | tee "$said" || status=1
+python3 scripts/one_definition.py | tee -a "$said" || status=1
 if [ "$status" -ne 0 ]; then
   printf '\nlint: findings\n'
   grep -E ': (error|warning): |^lint: clang-tidy ended' "$said" | sort -u

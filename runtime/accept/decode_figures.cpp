@@ -29,7 +29,7 @@ std::map<int32_t, RepeatSum> sums_of(const RankTimeline& timeline,
     sum.weight_bytes += event.op.cost.weight_bytes;
     sum.reading_ns += event.op.end_ns - event.op.begin_ns;
   }
-  for (const Piece& piece : comm_pieces(timeline, timings)) {
+  for (const TimePiece& piece : comm_pieces(timeline, timings)) {
     const Scope& scope = timeline.comms[static_cast<size_t>(piece.comm)].scope;
     if (piece.part != Part::interconnect || !decodes(scope)) continue;
     sums[scope.repeat].exposed_ns += piece.end_ns - piece.begin_ns;

@@ -72,7 +72,7 @@ std::optional<double> exposed_in_breakdown(std::span<const RankTimeline> timelin
       const int64_t begin_ns = std::max(comm.post_begin_ns, matched.timings[r][i].ready_ns);
       transfer_ns += std::max<int64_t>(0, comm.wait_end_ns - begin_ns);
     }
-    for (const Piece& piece : comm_pieces(timelines[r], matched.timings[r])) {
+    for (const TimePiece& piece : comm_pieces(timelines[r], matched.timings[r])) {
       if (piece.part != Part::interconnect || !counts(comms[static_cast<size_t>(piece.comm)]))
         continue;
       exposed_ns += piece.end_ns - piece.begin_ns;

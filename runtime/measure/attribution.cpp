@@ -11,13 +11,13 @@ namespace testbed {
 
 namespace {
 
-void add_piece(std::vector<Piece>& pieces, Piece piece, int64_t end_ns, Part part) {
+void add_piece(std::vector<TimePiece>& pieces, TimePiece piece, int64_t end_ns, Part part) {
   piece.end_ns = end_ns;
   piece.part = part;
   if (piece.end_ns > piece.begin_ns) pieces.push_back(piece);
 }
 
-void add_op(std::vector<Piece>& pieces, const OpRecord& op, int32_t index, const Roof& roof) {
+void add_op(std::vector<TimePiece>& pieces, const OpRecord& op, int32_t index, const Roof& roof) {
   const OpCost& cost = op.cost;
   // Activations and cache writes are neither weights nor KV reads: their time is overhead.
   const int64_t model_bytes = cost.weight_bytes + cost.kv_bytes;
@@ -26,7 +26,7 @@ void add_op(std::vector<Piece>& pieces, const OpRecord& op, int32_t index, const
   const int64_t bound_ns = std::llround(std::max(memory_s, compute_s) * 1e9);
   const int64_t useful_ns = std::min(op.end_ns - op.begin_ns, bound_ns);
 
-  Piece piece{.begin_ns = op.begin_ns, .op = index};
+  TimePiece piece{.begin_ns = op.begin_ns, .op = index};
   int64_t at_ns = op.begin_ns;
   if (compute_s >= memory_s) {
     at_ns += useful_ns;
@@ -44,25 +44,25 @@ void add_op(std::vector<Piece>& pieces, const OpRecord& op, int32_t index, const
   add_piece(pieces, piece, op.end_ns, Part::overhead);
 }
 
-void add_blocked(std::vector<Piece>& pieces,
+void add_blocked(std::vector<TimePiece>& pieces,
                  int64_t begin_ns,
                  int64_t end_ns,
                  int64_t ready_ns,
                  Part before,
                  int32_t index) {
-  Piece piece{.begin_ns = begin_ns, .comm = index};
+  TimePiece piece{.begin_ns = begin_ns, .comm = index};
   const int64_t split_ns = std::clamp(ready_ns, begin_ns, end_ns);
   add_piece(pieces, piece, split_ns, before);
   piece.begin_ns = split_ns;
   add_piece(pieces, piece, end_ns, Part::interconnect);
 }
 
-void add_comm(std::vector<Piece>& pieces,
+void add_comm(std::vector<TimePiece>& pieces,
               const CommRecord& comm,
               const CommTiming& timing,
               int32_t index) {
   if (comm.group_size == 1) {
-    Piece piece{.begin_ns = comm.post_begin_ns, .comm = index};
+    TimePiece piece{.begin_ns = comm.post_begin_ns, .comm = index};
     add_piece(pieces, piece, comm.post_end_ns, Part::overhead);
     return;
   }
@@ -100,10 +100,10 @@ void check_stamps(const RankTimeline& timeline) {
 }
 
 // What no piece covers of the times without a plan.
-std::vector<Piece> plan_waits(const RankTimeline& timeline,
-                              std::span<const Piece> pieces,
-                              Part part) {
-  std::vector<Piece> waits;
+std::vector<TimePiece> plan_waits(const RankTimeline& timeline,
+                                  std::span<const TimePiece> pieces,
+                                  Part part) {
+  std::vector<TimePiece> waits;
   size_t next = 0;
   const auto add_gaps = [&](int64_t at_ns, int64_t end_ns) {
     while (next < pieces.size() && pieces[next].end_ns <= at_ns) ++next;
@@ -128,21 +128,21 @@ Part part_without_plan(const Coordinates& c, bool pipelined) {
 
 // A host's stamps and a device's are of two clocks: where they say that one piece began before the
 // one before it ended, by less than they are known, it began then.
-void settle_overlaps(std::vector<Piece>& pieces, int64_t stamp_error_ns) {
+void settle_overlaps(std::vector<TimePiece>& pieces, int64_t stamp_error_ns) {
   for (size_t i = 1; i < pieces.size(); ++i) {
     const int64_t overlap_ns = pieces[i - 1].end_ns - pieces[i].begin_ns;
     if (overlap_ns <= 0 || overlap_ns > stamp_error_ns) continue;
     pieces[i].begin_ns += overlap_ns;
     pieces[i].end_ns = std::max(pieces[i].end_ns, pieces[i].begin_ns);
   }
-  std::erase_if(pieces, [](const Piece& piece) { return piece.begin_ns == piece.end_ns; });
+  std::erase_if(pieces, [](const TimePiece& piece) { return piece.begin_ns == piece.end_ns; });
 }
 
-bool earlier(const Piece& a, const Piece& b) { return a.begin_ns < b.begin_ns; }
+bool earlier(const TimePiece& a, const TimePiece& b) { return a.begin_ns < b.begin_ns; }
 
 // The pieces up to `sorted` are in order; those after it were stamped one after the other, so that
 // they mostly are.
-void merge_by_time(std::vector<Piece>& pieces, size_t sorted) {
+void merge_by_time(std::vector<TimePiece>& pieces, size_t sorted) {
   const auto middle = pieces.begin() + static_cast<std::ptrdiff_t>(sorted);
   if (!std::is_sorted(middle, pieces.end(), earlier)) std::sort(middle, pieces.end(), earlier);
   std::inplace_merge(pieces.begin(), middle, pieces.end(), earlier);
@@ -150,7 +150,7 @@ void merge_by_time(std::vector<Piece>& pieces, size_t sorted) {
 
 }  // namespace
 
-void check_order(const RankTimeline& timeline, std::span<const Piece> pieces) {
+void check_order(const RankTimeline& timeline, std::span<const TimePiece> pieces) {
   for (size_t i = 1; i < pieces.size(); ++i) {
     if (pieces[i].begin_ns < pieces[i - 1].end_ns) {
       refuse(timeline, "two events overlap", pieces[i].begin_ns);
@@ -158,8 +158,9 @@ void check_order(const RankTimeline& timeline, std::span<const Piece> pieces) {
   }
 }
 
-std::vector<Piece> comm_pieces(const RankTimeline& timeline, std::span<const CommTiming> timings) {
-  std::vector<Piece> pieces;
+std::vector<TimePiece> comm_pieces(const RankTimeline& timeline,
+                                   std::span<const CommTiming> timings) {
+  std::vector<TimePiece> pieces;
   pieces.reserve(2 * timeline.comms.size());
   for (size_t i = 0; i < timeline.comms.size(); ++i) {
     add_comm(pieces, timeline.comms[i].comm, timings[i], static_cast<int32_t>(i));
@@ -168,12 +169,12 @@ std::vector<Piece> comm_pieces(const RankTimeline& timeline, std::span<const Com
   return pieces;
 }
 
-std::vector<Piece> attribute(const RankTimeline& timeline,
-                             std::span<const CommTiming> timings,
-                             const Roof& roof,
-                             bool pipelined) {
+std::vector<TimePiece> attribute(const RankTimeline& timeline,
+                                 std::span<const CommTiming> timings,
+                                 const Roof& roof,
+                                 bool pipelined) {
   check_stamps(timeline);
-  std::vector<Piece> pieces = comm_pieces(timeline, timings);
+  std::vector<TimePiece> pieces = comm_pieces(timeline, timings);
   const size_t n_comms = pieces.size();
   for (size_t i = 0; i < timeline.ops.size(); ++i) {
     add_op(pieces, timeline.ops[i].op, static_cast<int32_t>(i), roof);
@@ -182,14 +183,14 @@ std::vector<Piece> attribute(const RankTimeline& timeline,
   settle_overlaps(pieces, timeline.stamp_error_ns);
   check_order(timeline, pieces);
   const size_t n_busy = pieces.size();
-  const std::vector<Piece> waits =
+  const std::vector<TimePiece> waits =
       plan_waits(timeline, pieces, part_without_plan(timeline.coordinates, pipelined));
   pieces.insert(pieces.end(), waits.begin(), waits.end());
   merge_by_time(pieces, n_busy);
   return pieces;
 }
 
-std::vector<StepParts> step_parts(const RankTimeline& timeline, std::span<const Piece> pieces) {
+std::vector<StepParts> step_parts(const RankTimeline& timeline, std::span<const TimePiece> pieces) {
   std::vector<StepParts> steps;
   steps.reserve(timeline.steps.size());
   size_t next = 0;
@@ -199,7 +200,7 @@ std::vector<StepParts> step_parts(const RankTimeline& timeline, std::span<const 
     int64_t covered_ns = 0;
     while (next < pieces.size() && pieces[next].end_ns <= step.begin_ns) ++next;
     for (size_t i = next; i < pieces.size() && pieces[i].begin_ns < step.end_ns; ++i) {
-      const Piece& piece = pieces[i];
+      const TimePiece& piece = pieces[i];
       const int64_t ns =
           std::min(piece.end_ns, step.end_ns) - std::max(piece.begin_ns, step.begin_ns);
       covered_ns += ns;

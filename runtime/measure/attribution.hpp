@@ -53,7 +53,7 @@ struct Roof {
 
 // [begin_ns, end_ns) on the rank's clock. Exactly one of op, comm is an index, or neither: waiting
 // for the plan.
-struct Piece {
+struct TimePiece {
   int64_t begin_ns = 0;
   int64_t end_ns = 0;
   Part part = Part::overhead;
@@ -62,9 +62,10 @@ struct Piece {
 };
 
 // The pieces of the collectives alone, in order of time.
-std::vector<Piece> comm_pieces(const RankTimeline& timeline, std::span<const CommTiming> timings);
+std::vector<TimePiece> comm_pieces(const RankTimeline& timeline,
+                                   std::span<const CommTiming> timings);
 // Throws Error if a piece begins before the one before it ended.
-void check_order(const RankTimeline& timeline, std::span<const Piece> pieces);
+void check_order(const RankTimeline& timeline, std::span<const TimePiece> pieces);
 
 // In order of time, without overlap; what no piece covers is overhead.
 // - an op: up to max(bytes/bandwidth, FLOPs/peak) it is the larger term, the rest is overhead.
@@ -76,10 +77,10 @@ void check_order(const RankTimeline& timeline, std::span<const Piece> pieces);
 // - where the rank had no plan to work on (StepEvent) and no event covers it: overhead on the rank
 //   that schedules its replica, bubble elsewhere in a pipeline, else wait.
 // Throws Error if events overlap by more than RankTimeline::stamp_error_ns.
-std::vector<Piece> attribute(const RankTimeline& timeline,
-                             std::span<const CommTiming> timings,
-                             const Roof& roof,
-                             bool pipelined);
+std::vector<TimePiece> attribute(const RankTimeline& timeline,
+                                 std::span<const CommTiming> timings,
+                                 const Roof& roof,
+                                 bool pipelined);
 
 // A step of one rank: parts sum to end - begin exactly.
 struct StepParts {
@@ -89,6 +90,6 @@ struct StepParts {
   int64_t part_ns[n_parts] = {};
   int64_t pp_interconnect_ns = 0;  // within interconnect: of the pp axis
 };
-std::vector<StepParts> step_parts(const RankTimeline& timeline, std::span<const Piece> pieces);
+std::vector<StepParts> step_parts(const RankTimeline& timeline, std::span<const TimePiece> pieces);
 
 }  // namespace testbed

@@ -31,7 +31,7 @@ RankBreakdown break_down(const RankTimeline& timeline,
   result.op_memory_ns.resize(timeline.ops.size());
   result.comm_wire_ns.resize(timeline.comms.size());
   result.comm_blocked_ns.resize(timeline.comms.size());
-  for (const Piece& piece : result.pieces) {
+  for (const TimePiece& piece : result.pieces) {
     const int64_t ns = piece.end_ns - piece.begin_ns;
     if (piece.op >= 0 && (piece.part == Part::weights || piece.part == Part::kv)) {
       result.op_memory_ns[static_cast<size_t>(piece.op)] += ns;

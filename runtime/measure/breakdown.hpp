@@ -13,7 +13,7 @@
 namespace testbed {
 
 struct RankBreakdown {
-  std::vector<Piece> pieces;
+  std::vector<TimePiece> pieces;
   std::vector<StepParts> steps;          // all repeats
   std::array<int64_t, 3> n_steps{};      // [phase]: of all repeats
   std::vector<int64_t> op_memory_ns;     // [op]: weights + KV

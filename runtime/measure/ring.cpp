@@ -77,10 +77,10 @@ std::vector<RingSum> sums_of(const Breakdown& breakdown, int rank, Phase phase) 
 }
 
 // Of [begin, end), what the rank was blocked in messages and collectives.
-int64_t blocked_ns(std::span<const Piece> pieces, const Interval& of) {
+int64_t blocked_ns(std::span<const TimePiece> pieces, const Interval& of) {
   int64_t total_ns = 0;
   auto piece = std::partition_point(
-      pieces.begin(), pieces.end(), [&](const Piece& p) { return p.end_ns <= of.begin_ns; });
+      pieces.begin(), pieces.end(), [&](const TimePiece& p) { return p.end_ns <= of.begin_ns; });
   for (; piece != pieces.end() && piece->begin_ns < of.end_ns; ++piece) {
     if (piece->comm < 0) continue;
     total_ns += std::min(piece->end_ns, of.end_ns) - std::max(piece->begin_ns, of.begin_ns);
@@ -89,7 +89,7 @@ int64_t blocked_ns(std::span<const Piece> pieces, const Interval& of) {
 }
 
 // Time in which something was on its way and the rank was not blocked.
-int64_t hidden_ns(std::span<const Piece> pieces, std::vector<Interval> receiving) {
+int64_t hidden_ns(std::span<const TimePiece> pieces, std::vector<Interval> receiving) {
   std::sort(receiving.begin(), receiving.end(), [](const Interval& a, const Interval& b) {
     return a.begin_ns < b.begin_ns;
   });

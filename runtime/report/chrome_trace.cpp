@@ -109,7 +109,7 @@ void add_ops(TraceWriter& writer, const RankTimeline& timeline) {
 void add_comms(TraceWriter& writer,
                const RankTimeline& timeline,
                std::span<const CommTiming> timings) {
-  for (const Piece& piece : comm_pieces(timeline, timings)) {
+  for (const TimePiece& piece : comm_pieces(timeline, timings)) {
     const CommEvent& event = timeline.comms[static_cast<size_t>(piece.comm)];
     std::string name(comm_op_name(event.comm.op));
     if (piece.part == Part::wait || piece.part == Part::bubble) {

@@ -173,7 +173,7 @@ TEST(Analysis, the_seven_parts_tile_every_step_whatever_happens) {
   const MatchedComms matched = match_comms(timelines, mesh);
   for (size_t r = 0; r < timelines.size(); ++r) {
     const auto pieces = attribute(timelines[r], matched.timings[r], {1e9, 1e9}, false);
-    for (const Piece& piece : pieces) EXPECT_GE(piece.end_ns, piece.begin_ns);  // D24
+    for (const TimePiece& piece : pieces) EXPECT_GE(piece.end_ns, piece.begin_ns);  // D24
     const auto steps = step_parts(timelines[r], pieces);
     ASSERT_EQ(steps.size(), 20U);
     for (const StepParts& step : steps) {
