@@ -28,7 +28,10 @@ class Infiniband : public ::testing::Test {
     write(port + "/counters/port_rcv_data", received);
   }
 
-  fs::path folder_ = fs::path(testing::TempDir()) / "testbed_infiniband";
+  // Of this test: the others run beside it.
+  fs::path folder_ = fs::path(testing::TempDir()) /
+                     (std::string("testbed_infiniband_") +
+                      testing::UnitTest::GetInstance()->current_test_info()->name());
 };
 
 TEST_F(Infiniband, counts_active_ports) {
