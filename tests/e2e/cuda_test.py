@@ -158,13 +158,13 @@ class Records(Cuda):
 
     def test_dram_bytes_are_asked_of_cupti(self):
         """The emulation has no driver: the record says what is missing, and all else is as it was."""
-        got = record(2, *QUICK, *CUDA, "--tp", 2, "--dram-counters")
+        got = record(2, *BASE, *CUDA, "--tp", 2, "--dram-counters")
         self.assertEqual([c["rank"] for c in got["device_counters"]], [0, 1])
         for counters in got["device_counters"]:
             self.assertEqual((counters["dram_read_bytes"], counters["dram_write_bytes"]), (None, None))
             self.assertRegex(counters["why_no_dram"], "libcuda|libcupti|cuCtxGetCurrent|cupti")
-        self.assertEqual(got["requests"][0]["ids"], record(2, *QUICK, *CUDA, "--tp", 2)["requests"][0]["ids"])
-        code, _, err = run(1, *QUICK, "--device", "cpu", "--dram-counters")
+        self.assertEqual(got["requests"][0]["ids"], record(2, *BASE, *CUDA, "--tp", 2)["requests"][0]["ids"])
+        code, _, err = run(1, *BASE, "--device", "cpu", "--dram-counters")
         self.assertEqual(code, 2, err)
         self.assertIn("--dram-counters is of --device cuda", err)
 
