@@ -130,5 +130,6 @@ int main(int argc, char** argv) {
   testbed::world = &world;
   testbed::process = &process;
   testbed::effort.every_other_legal = world.size() > 1;
+  if (world.size() > 2) testbed::effort.most_cases = 1;
   return testbed::fixtures::run_all_tests(world);
 }
