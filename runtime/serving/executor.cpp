@@ -103,7 +103,7 @@ void Executor::run_slot(const StepPlan& plan, PipelineSlot slot) {
   }
   TensorView logits;
   device_.section(
-      section_key(plan, slot, residual.data()),
+      section_key(plan, slot),
       [&] {
         if (is_first(slot)) embed(ids, chunk, context, stream);
         enter(context, -1, Site::other);
@@ -125,9 +125,7 @@ void Executor::run_slot(const StepPlan& plan, PipelineSlot slot) {
   }
 }
 
-uint64_t Executor::section_key(const StepPlan& plan,
-                               PipelineSlot slot,
-                               const void* residual) const {
+uint64_t Executor::section_key(const StepPlan& plan, PipelineSlot slot) const {
   const bool is_looked_at = options_.capture_logits || options_.hash_residuals ||
                             options_.mark_residuals || options_.check_finite;
   if (plan.phase != Phase::decode || !replays_decoding(device_, model_.config) || is_looked_at) {
@@ -145,7 +143,7 @@ uint64_t Executor::section_key(const StepPlan& plan,
                                       microbatch.logits_rows.size(),
                                       std::bit_width(static_cast<uint64_t>(longest)),
                                       timeline_ != nullptr ? uint64_t{1} : 0,
-                                      reinterpret_cast<uintptr_t>(residual)};
+                                      is_last(slot) ? 0 : outgoing_.back().number};
   return hash_bytes(std::as_bytes(std::span(shape))) | 1;
 }
 
@@ -407,7 +405,11 @@ void Executor::drain() {
 
 // The oldest buffer is taken again once its message has left.
 Executor::Outgoing& Executor::next_outgoing() {
-  if (outgoing_.size() < most_outgoing_) return outgoing_.emplace_back();
+  if (outgoing_.size() < most_outgoing_) {
+    Outgoing& made = outgoing_.emplace_back();
+    made.number = outgoing_.size();
+    return made;
+  }
   outgoing_.front().sent.wait();
   outgoing_.front().sent_inputs.wait();
   outgoing_.push_back(std::move(outgoing_.front()));

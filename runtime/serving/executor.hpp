@@ -95,6 +95,7 @@ class Executor {
     Pending sent_inputs;       // per-layer inputs, behind the activations
     std::vector<int32_t> ids;  // on the host
     Pending sent;
+    uint64_t number = 0;  // from 1, in the order of their making
   };
   struct Sampled {
     std::vector<int32_t> ids;
@@ -105,7 +106,8 @@ class Executor {
   void run_slot(const StepPlan& plan, PipelineSlot slot);
   // What a section of this slot's work is known by to a device that replays it; 0: not replayed
   // (prompts, experts, whose routing the host reads, and passes that look at what they compute).
-  uint64_t section_key(const StepPlan& plan, PipelineSlot slot, const void* residual) const;
+  // The same on all ranks of a group, whatever they hold of the rows: they capture together.
+  uint64_t section_key(const StepPlan& plan, PipelineSlot slot) const;
   // Ids of the rows held, for the first chunk.
   std::vector<int32_t> row_ids(const MicrobatchPlan& microbatch, const MicrobatchRows& rows);
   // The residual at the start of a chunk: received, or embedded by work on the device alone.
