@@ -74,7 +74,8 @@ function(testbed_mpi_executable name)
 endfunction()
 
 # testbed_mpi_test(NAME target n_ranks [ARGS ...] [TIMEOUT seconds] [LABELS ...] [FIXTURES ...]): one launch of target on
-# n_ranks ranks. TIMEOUT (default 60) is mpirun's; ctest's own comes a little later. FIXTURES smollm2: needs the real model.
+# n_ranks ranks. TIMEOUT (default 60) is mpirun's; the ranks' own (tests/mpi/rank_tests.hpp), which tells where they are, comes
+# before it, ctest's after it. FIXTURES smollm2: needs the real model.
 function(testbed_mpi_test name target n_ranks)
   cmake_parse_arguments(PARSE_ARGV 3 arg "" TIMEOUT "ARGS;LABELS;FIXTURES")
   if(DEFINED arg_UNPARSED_ARGUMENTS)
@@ -84,6 +85,7 @@ function(testbed_mpi_test name target n_ranks)
     set(arg_TIMEOUT 60)
   endif()
   math(EXPR timeout "${arg_TIMEOUT} * ${TESTBED_TIMEOUT_SCALE}")
+  math(EXPR job_deadline "${timeout} - 10")
   math(EXPR ctest_timeout "${timeout} + 15")
   if(n_ranks EQUAL 2)
     add_dependencies(mpi2_tests ${target})
@@ -91,7 +93,8 @@ function(testbed_mpi_test name target n_ranks)
   add_test(NAME ${name} COMMAND ${testbed_mpirun} ${timeout} ${n_ranks} $<TARGET_FILE:${target}> ${arg_ARGS})
   set_tests_properties(
     ${name} PROPERTIES LABELS "mpi;mpi${n_ranks};${arg_LABELS}" TIMEOUT ${ctest_timeout} PROCESSORS ${n_ranks}
-                       ENVIRONMENT "${testbed_test_environment}" FIXTURES_REQUIRED "${arg_FIXTURES}")
+                       ENVIRONMENT "${testbed_test_environment};TESTBED_JOB_DEADLINE_S=${job_deadline}"
+                       FIXTURES_REQUIRED "${arg_FIXTURES}")
 endfunction()
 
 # testbed_e2e_test(NAME script [ARGS ...] [TARGET program] [TIMEOUT seconds] [PROCESSORS n] [FIXTURES ...]): runs

@@ -6,6 +6,7 @@
 #include "parallel/comm/inject.hpp"
 #include "parallel/comm/mpi_world.hpp"
 #include "runtime/accept/pair_exchange.hpp"
+#include "tests/mpi/rank_tests.hpp"
 
 namespace testbed {
 namespace {
@@ -121,10 +122,5 @@ int main(int argc, char** argv) {
   testbed::MpiWorld world;
   testbed::world = &world;
   testing::InitGoogleTest(&argc, argv);
-  try {
-    return RUN_ALL_TESTS();
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "accept_pairs_test: rank %d: %s\n", world.rank(), error.what());
-    world.abort(1);
-  }
+  return testbed::run_all_tests(world);
 }

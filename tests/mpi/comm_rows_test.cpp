@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "tests/mpi/comm_checks.hpp"
+#include "tests/mpi/rank_tests.hpp"
 
 namespace testbed {
 namespace {
@@ -221,15 +222,12 @@ void deadline(MpiWorld& world) {
 
 int main(int argc, char** argv) {
   testbed::MpiWorld world;
-  try {
+  return testbed::on_every_rank(world, [&] {
     if (argc > 1 && std::string(argv[1]) == "deadline") {
       testbed::deadline(world);
     } else {
       for (const bool shares_memory : {true, false}) testbed::everything(world, shares_memory);
     }
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "comm_rows_test: rank %d: %s\n", world.rank(), error.what());
-    world.abort(1);
-  }
-  return 0;
+    return 0;
+  });
 }

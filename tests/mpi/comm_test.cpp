@@ -20,6 +20,7 @@
 #include "parallel/comm/inject.hpp"
 #include "parallel/comm/mpi_world.hpp"
 #include "tests/mpi/comm_checks.hpp"
+#include "tests/mpi/rank_tests.hpp"
 
 namespace {
 int64_t n_open_groups = 0;
@@ -614,11 +615,8 @@ void run(MpiWorld& world, const std::string& mode) {
 
 int main(int argc, char** argv) {
   testbed::MpiWorld world;
-  try {
+  return testbed::on_every_rank(world, [&] {
     testbed::run(world, argc > 1 ? argv[1] : "all");
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "comm_test: rank %d: %s\n", world.rank(), error.what());
-    world.abort(1);
-  }
-  return 0;
+    return 0;
+  });
 }

@@ -2,6 +2,7 @@
 // generations and around nothing else, summed, and brought to rank 0.
 #include "launch/cpu_rank.hpp"
 #include "tests/mpi/fixtures_runs.hpp"
+#include "tests/mpi/rank_tests.hpp"
 
 namespace testbed {
 namespace {
@@ -102,5 +103,5 @@ int main(int argc, char** argv) {
   testbed::world = &world;
   testbed::process = &process;
   ::testing::InitGoogleTest(&argc, argv);
-  return testbed::fixtures::run_all_tests(world);
+  return testbed::run_all_tests(world);
 }

@@ -7,6 +7,7 @@
 
 #include "launch/cpu_rank.hpp"
 #include "tests/mpi/fixtures_runs.hpp"
+#include "tests/mpi/rank_tests.hpp"
 
 namespace testbed::fixtures {
 

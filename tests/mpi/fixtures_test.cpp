@@ -2,9 +2,10 @@
 // through run_rank: f32 logits within 2e-4 of the f64 reference at prompt and decode, equal greedy
 // ids and the reference's choice of experts. Prints which splits ran and why the others are
 // illegal. By default every mesh runs in one of the ways to work together (of more than 4 ranks
-// every other mesh for each model, the other half for the next; of 8 half of those that are legal);
-// with TESTBED_TEST_ALL set all meshes in all ways.
+// every other mesh for each model, the other half for the next; of 8, and sanitized, half of those
+// that are legal); with TESTBED_TEST_ALL set all meshes in all ways.
 #include "tests/mpi/cpu_rank_tests.hpp"
+#include "tests/trials.hpp"
 
 namespace testbed {
 namespace {
@@ -15,7 +16,8 @@ CpuProcess* process = nullptr;
 class Fixtures : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(Fixtures, every_legal_split_equals_the_reference) {
-  const fixtures::Effort effort{.every_other_legal = world->size() > 6};
+  const bool halves = is_sanitized || world->size() > 6;
+  const fixtures::Effort effort{.every_nth_legal = halves ? size_t{2} : size_t{1}};
   fixtures::run_every_legal_split(
       *world, GetParam(), effort, [](const RunConfig& config, const RunInputs& inputs) {
         const CpuRank rank(*world, *process, config, inputs);

@@ -15,6 +15,7 @@
 #include "tests/cuda_emulation/emulation.hpp"
 #include "tests/cuda_emulation/nccl.hpp"
 #include "tests/mpi/comm_checks.hpp"
+#include "tests/mpi/rank_tests.hpp"
 
 namespace testbed {
 
@@ -75,18 +76,12 @@ inline void require_equal_data(TensorView actual, TensorView expected, const std
 }
 
 // The main() of such a program.
-inline int run_on_mpi(const char* program,
-                      void (*work)(MpiWorld&, const std::string&),
-                      int argc,
-                      char** argv) {
+inline int run_on_mpi(void (*work)(MpiWorld&, const std::string&), int argc, char** argv) {
   MpiWorld world;
-  try {
+  return on_every_rank(world, [&] {
     work(world, argc > 1 ? argv[1] : "");
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "%s: rank %d: %s\n", program, world.rank(), error.what());
-    world.abort(1);
-  }
-  return 0;
+    return 0;
+  });
 }
 
 // Runs the checks, then looks for what they left.

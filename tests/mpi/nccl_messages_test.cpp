@@ -180,6 +180,4 @@ void run(MpiWorld& world, const std::string& /*mode*/) {
 }  // namespace
 }  // namespace testbed
 
-int main(int argc, char** argv) {
-  return testbed::run_on_mpi("nccl_messages_test", &testbed::run, argc, argv);
-}
+int main(int argc, char** argv) { return testbed::run_on_mpi(&testbed::run, argc, argv); }

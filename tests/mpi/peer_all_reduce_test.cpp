@@ -10,6 +10,7 @@
 #include "tests/cuda_emulation/emulation.hpp"
 #include "tests/mpi/host_twin.hpp"
 #include "tests/mpi/peer_checks.hpp"
+#include "tests/mpi/rank_tests.hpp"
 
 namespace testbed {
 namespace {
@@ -285,13 +286,10 @@ void missing(MpiWorld& world) {
 
 int main(int argc, char** argv) {
   testbed::MpiWorld world;
-  try {
+  return testbed::on_every_rank(world, [&] {
     testbed::cuda::check(cudaSetDevice(world.local_rank()), "cudaSetDevice");
     argc > 1 && std::string(argv[1]) == "missing" ? testbed::missing(world)
                                                   : testbed::everything(world);
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "peer_all_reduce_test: rank %d: %s\n", world.rank(), error.what());
-    world.abort(1);
-  }
-  return 0;
+    return 0;
+  });
 }

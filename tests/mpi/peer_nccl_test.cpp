@@ -54,6 +54,4 @@ void work(MpiWorld& world, const std::string& /*mode*/) {
 }  // namespace
 }  // namespace testbed
 
-int main(int argc, char** argv) {
-  return testbed::run_on_mpi("peer_nccl_test", &testbed::work, argc, argv);
-}
+int main(int argc, char** argv) { return testbed::run_on_mpi(&testbed::work, argc, argv); }

@@ -11,6 +11,7 @@
 #include "launch/cuda/cuda_process.hpp"
 #include "launch/cuda/gpu_probe_groups.hpp"
 #include "tests/cuda_emulation/emulation.hpp"
+#include "tests/mpi/rank_tests.hpp"
 
 namespace testbed {
 namespace {
@@ -175,14 +176,8 @@ TEST_F(ProbeGpu, EveryTwoRanksSendToEachOtherAtOnce) {
 int main(int argc, char** argv) {
   testbed::MpiWorld world;
   testing::InitGoogleTest(&argc, argv);
-  testing::GTEST_FLAG(catch_exceptions) = false;  // the other ranks would wait
-  try {
-    testbed::CudaProcess process(world, *world.make_control(), {});
-    testbed::world = &world;
-    testbed::process = &process;
-    return RUN_ALL_TESTS();
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "probe_gpu_test: rank %d: %s\n", world.rank(), error.what());
-    world.abort(1);
-  }
+  testbed::CudaProcess process(world, *world.make_control(), {});
+  testbed::world = &world;
+  testbed::process = &process;
+  return testbed::run_all_tests(world);
 }

@@ -11,6 +11,7 @@
 #include "parallel/comm/mpi_world.hpp"
 #include "runtime/probe/measure_collectives.hpp"
 #include "runtime/probe/measure_pairs.hpp"
+#include "tests/mpi/rank_tests.hpp"
 
 namespace testbed {
 namespace {
@@ -85,10 +86,5 @@ int main(int argc, char** argv) {
   testbed::MpiWorld world;
   testbed::world = &world;
   testing::InitGoogleTest(&argc, argv);
-  try {
-    return RUN_ALL_TESTS();
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "probe_pairs_test: rank %d: %s\n", world.rank(), error.what());
-    world.abort(1);
-  }
+  return testbed::run_all_tests(world);
 }

@@ -7,6 +7,7 @@
 
 #include "launch/cuda/cuda_rank.hpp"
 #include "tests/mpi/fixtures_runs.hpp"
+#include "tests/mpi/rank_tests.hpp"
 
 namespace testbed {
 namespace {
@@ -66,5 +67,5 @@ int main(int argc, char** argv) {
   testbed::CudaProcess process(world, *world.make_control(), {});
   testbed::world = &world;
   testbed::process = &process;
-  return testbed::fixtures::run_all_tests(world);
+  return testbed::run_all_tests(world);
 }

@@ -15,6 +15,7 @@
 #include "kernels/cpu/cpu_device.hpp"
 #include "parallel/comm/ordered_sum.hpp"
 #include "tests/mpi/comm_checks.hpp"
+#include "tests/mpi/rank_tests.hpp"
 
 namespace testbed {
 namespace {
@@ -454,11 +455,8 @@ void run(MpiWorld& world, const std::string& mode) {
 
 int main(int argc, char** argv) {
   testbed::MpiWorld world;
-  try {
+  return testbed::on_every_rank(world, [&] {
     testbed::run(world, argc > 1 ? argv[1] : "all");
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "shm_comm_test: rank %d: %s\n", world.rank(), error.what());
-    world.abort(1);
-  }
-  return 0;
+    return 0;
+  });
 }
