@@ -148,8 +148,7 @@ cudaError_t cudaEventQuery(cudaEvent_t handle) {
         if (event == nullptr) return cudaErrorInvalidResourceHandle;
         if (event->capture != nullptr) return cudaErrorCapturedEvent;
         if (event->n_done >= event->n_recorded) return cudaSuccess;
-        emulation::Stream* stream = emulation::stream_of(*event);
-        if (stream == nullptr || !emulation::run_stream(*stream)) emulation::progress();
+        emulation::poll(emulation::stream_of(*event));
         const cudaError_t error = emulation::state().sticky_error;
         return error != cudaSuccess ? error : cudaErrorNotReady;
       },

@@ -89,6 +89,7 @@ struct State {
   std::string kernel_failure;
   Order order;
   bool in_progress = false;
+  int n_idle_rounds = 0;  // looks at the streams since something went on
   // Of the default stream, which non-blocking streams do not wait for: fills and copies that have
   // returned. They run when something has to wait for them, not before.
   std::deque<std::function<void()>> on_default_stream;
@@ -142,6 +143,8 @@ cudaError_t enqueue_work(Stream& stream, Work work);
 // Runs the stream's work until it is empty or cannot go on; true if anything ran.
 bool run_stream(Stream& stream);
 void run_default_stream();
+// One look: the stream's work, or others' when it cannot go on.
+void poll(Stream* stream);
 // Until done() or an error: the stream's work, and others' when it cannot go on.
 cudaError_t wait_until(Stream* stream, const std::function<bool()>& done);
 cudaError_t wait_for_all();

@@ -71,21 +71,37 @@ bool progress() {
   return any;
 }
 
+namespace {
+
+// After a look at the streams. Where nothing goes on, another process has to do something first: it
+// is let have the core, and after a while this one sleeps.
+void after_progress(bool any) {
+  constexpr int n_busy_rounds = 100;
+  constexpr unsigned nap_us = 50;
+  State& all = state();
+  all.n_idle_rounds = any ? 0 : all.n_idle_rounds + 1;
+  if (any) return;
+  all.mutex.unlock();
+  if (all.n_idle_rounds < n_busy_rounds) {
+    sched_yield();
+  } else {
+    usleep(nap_us);
+  }
+  all.mutex.lock();
+}
+
+}  // namespace
+
+void poll(Stream* stream) {
+  after_progress((stream != nullptr && run_stream(*stream)) || progress());
+}
+
 cudaError_t wait_until(Stream* stream, const std::function<bool()>& done) {
   State& all = state();
-  constexpr int n_busy_rounds = 100;
-  for (int idle = 0; !done();) {
+  while (!done()) {
     if (all.sticky_error != cudaSuccess) return all.sticky_error;
     if (all.in_progress) return cudaErrorNotPermitted;  // a host function that waits
-    if ((stream != nullptr && run_stream(*stream)) || done() || progress()) {
-      idle = 0;
-      continue;
-    }
-    // Another process has to do something first.
-    constexpr unsigned nap_us = 50;
-    all.mutex.unlock();
-    ++idle < n_busy_rounds ? static_cast<void>(sched_yield()) : static_cast<void>(usleep(nap_us));
-    all.mutex.lock();
+    after_progress((stream != nullptr && run_stream(*stream)) || done() || progress());
   }
   return all.sticky_error;
 }
@@ -187,7 +203,7 @@ cudaError_t cudaStreamQuery(cudaStream_t handle) {
           emulation::progress();  // other streams go on, as they would on a device
           return emulation::state().sticky_error;
         }
-        if (!emulation::run_stream(*stream)) emulation::progress();
+        emulation::poll(stream);
         const cudaError_t error = emulation::state().sticky_error;
         return error != cudaSuccess ? error : cudaErrorNotReady;
       },
