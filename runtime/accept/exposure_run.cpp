@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
+#include <optional>
 
 #include "parallel/comm/inject.hpp"
 #include "runtime/accept/decode_figures.hpp"
@@ -37,6 +38,11 @@ int64_t shortest_delay_us(double step_ms, double n_all_reduces, bool may_spin) {
   return std::max<int64_t>(least_us, std::llround(1e3 * step_ms / n_all_reduces));
 }
 
+bool is_wide(const std::vector<DelayedStep>& steps, double width) {
+  const std::optional<ExposedFraction> found = exposed_fraction(steps);
+  return found && found->high - found->low > width;
+}
+
 }  // namespace
 
 ExposureRun run_with_delays(const RankContext& context,
@@ -54,7 +60,12 @@ ExposureRun run_with_delays(const RankContext& context,
 
   ExposureRun run{.all_reduces_per_step = n_all_reduces, .delays_us = {}, .steps = {}};
   for (const int level : options.levels) run.delays_us.push_back(level * unit_us);
-  for (int round = 0; round < options.rounds; ++round) {
+  const auto goes_on = [&](int round) {
+    if (round < options.rounds) return true;
+    if (round >= options.most_rounds) return false;
+    return value_of_root(context.control, int{is_wide(run.steps, options.width)}) != 0;
+  };
+  for (int round = 0; goes_on(round); ++round) {
     for (size_t turn = 0; turn < run.delays_us.size(); ++turn) {
       // Each round begins with another level: what drifts is in none more than in others.
       const size_t level = (turn + static_cast<size_t>(round)) % run.delays_us.size();

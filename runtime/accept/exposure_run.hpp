@@ -11,7 +11,9 @@
 namespace testbed {
 
 struct ExposureOptions {
-  int rounds = 3;                          // of all delays
+  int rounds = 3;        // of all delays
+  int most_rounds = 12;  // while the interval is wider than `width`
+  double width = 0.4;
   std::vector<int> levels = {1, 2, 3, 4};  // delays, in units of the shortest
 };
 

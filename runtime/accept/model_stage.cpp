@@ -64,12 +64,16 @@ PlannedCase plan_split(const AcceptPlanInput& input, Axis axis, int world_size) 
           .numbers = {{"axis", static_cast<int64_t>(axis)}}};
 }
 
-int rounds_of_delays(const AcceptConfig& config) { return config.quick ? 3 : 5; }
+ExposureOptions exposure_options(const AcceptConfig& config) {
+  const int rounds = config.quick ? 3 : 5;
+  return {.rounds = rounds, .most_rounds = 4 * rounds};
+}
 
 PlannedCase plan_exposure(const AcceptPlanInput& input, int world_size) {
   const SplitRun run = split_run(input.config, Axis::tp, world_size, RunLength::brief);
-  const double estimated_s =
-      run.skip ? 0.0 : estimated_seconds(run, world_size) + rounds_of_delays(input.config);
+  const ExposureOptions options = exposure_options(input.config);
+  const double before_s = run.skip ? 0.0 : estimated_seconds(run, world_size);
+  constexpr double round_s = 1.0;
   return {.stage = "model",
           .name = fmt::format("exposed fraction of {}", run.text()),
           .explanation =
@@ -78,10 +82,14 @@ PlannedCase plan_exposure(const AcceptPlanInput& input, int world_size) {
                                      "on all ranks alike. The slope of a decode step's time over "
                                      "the delay that was added to it is the fraction of an "
                                      "all-reduce that a step waits for; beside it the same by the "
-                                     "breakdown of an undelayed run.",
-                                     run.text()),
-          .estimated_s = estimated_s,
-          .deadline_s = deadline_s(input.config, estimated_s),
+                                     "breakdown of an undelayed run. {} rounds, up to {} while the "
+                                     "interval is wider than {}.",
+                                     run.text(),
+                                     options.rounds,
+                                     options.most_rounds,
+                                     options.width),
+          .estimated_s = run.skip ? 0.0 : before_s + options.rounds * round_s,
+          .deadline_s = deadline_s(input.config, before_s + options.most_rounds * round_s),
           .skip = run.skip,
           .texts = {{"what", exposure}}};
 }
@@ -193,7 +201,7 @@ CaseResult run_exposure(const AcceptContext& context, const PlannedCase& planned
   config.repeats = 1;
   config.check = CheckMode::off;
   config.cuda_graphs = false;  // a graph would leave the host's delays out
-  const ExposureOptions options{.rounds = rounds_of_delays(context.config)};
+  const ExposureOptions options = exposure_options(context.config);
   CaseResult result{.stage = planned.stage, .name = planned.name};
   std::optional<RunOutcome> outcome;
   ExposureRun run;

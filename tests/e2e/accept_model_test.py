@@ -73,7 +73,7 @@ class Model(unittest.TestCase):
 class Exposure(unittest.TestCase):
     def test_all_reduces_of_processors_are_exposed(self):
         """They block, so a delay before each is added to the step as a whole. The estimator's own interval, of 99 %,
-        with a twentieth more: a sleep may end late, the longer ones more often."""
+        with a twentieth more: a sleep may end late, the longer ones more often. It tells exposed (1) from hidden (0)."""
         code, verdict, text = accept(4, "--stage", "model", "--case", "exposed", "--model", MOE)
         self.assertEqual(code, 0, text)
         case, = verdict["cases"]
@@ -82,7 +82,7 @@ class Exposure(unittest.TestCase):
             r"exposed fraction of all-reduces by injection: ([\d.]+) \(99 % interval ([\d.]+) to ([\d.]+)\)", note).groups())
         self.assertLessEqual(low - 0.05, 1.0, note)
         self.assertGreaterEqual(high + 0.05, 1.0, note)
-        self.assertLess(high - low, 0.5, note)  # says something
+        self.assertGreater(low, 0.5, note)
         self.assertIn("by the breakdown: 1.00", note)
         figure, = figures(case, "model.exposed_fraction")
         self.assertAlmostEqual(figure["median"], value, delta=0.005)
