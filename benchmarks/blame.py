@@ -31,7 +31,7 @@ def link(rng, ranks):
 # kind: (stages that are to find it, make(rng, ranks) -> (option, whom: ranks))
 def delay(rng, ranks):
     rank = rng.randrange(ranks)
-    return f"delay:rank={rank},us={rng.choice((20000, 40000))}", [rank]
+    return f"delay:rank={rank},us={rng.choice((5000, 10000))}", [rank]
 
 
 def flip(rng, ranks):

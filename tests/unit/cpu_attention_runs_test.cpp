@@ -1,5 +1,6 @@
 // Attention over rows and keys in several runs of positions, as context parallelism leaves them:
 // gaps, rows without a key, partial results that merge to the whole, and the cache's copies.
+#include "tests/trials.hpp"
 #include "tests/unit/attention_runs.hpp"
 
 namespace testbed::cpu {
@@ -7,7 +8,7 @@ namespace {
 
 TEST(CpuAttentionRuns, random_runs_with_gaps) {
   std::mt19937 random(5);
-  for (int i = 0; i < 150; ++i) {
+  for (int i = 0; i < trials(150); ++i) {
     const AttentionDims dims = random_dims(random);
     const int64_t end = i % 10 == 0 ? 1500 : 200;  // the longer ones over several chunks
     const int64_t longest = i % 3 == 0 ? 8 : 90;

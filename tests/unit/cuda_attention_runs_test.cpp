@@ -1,6 +1,7 @@
 // Attention of the CUDA device over rows and keys in several runs of positions, as context
 // parallelism leaves them, and against the unit references.
 #include "kernels/cuda/attention_tables.hpp"
+#include "tests/trials.hpp"
 #include "tests/unit/attention_runs.hpp"
 #include "tests/unit/attention_units.hpp"
 #include "tests/unit/cuda_attention_support.hpp"
@@ -15,7 +16,7 @@ using cpu::AttentionRequest;
 TEST(CudaAttentionRuns, random_runs_with_gaps) {
   std::mt19937 random(5);
   DeviceAttention device;
-  for (int i = 0; i < 60; ++i) {
+  for (int i = 0; i < trials(60); ++i) {
     const AttentionDims dims = cpu::random_dims(random);
     const int64_t longest = i % 3 == 0 ? 8 : 90;
     std::vector<AttentionRequest> requests;

@@ -8,6 +8,7 @@
 #include <tuple>
 
 #include "runtime/model/step_context.hpp"
+#include "tests/trials.hpp"
 #include "tests/unit/ring_walk.hpp"
 #include "tests/unit/serving_cases.hpp"
 
@@ -179,7 +180,7 @@ class PlayedGeneration {
 
 TEST(MicrobatchRows, every_visible_pair_is_met_once_in_any_job) {
   Draws draw(11);
-  for (int trial = 0; trial < 150; ++trial) {
+  for (int trial = 0; trial < trials(150); ++trial) {
     const Job job = random_job(draw);
     SCOPED_TRACE(::testing::Message()
                  << "trial " << trial << " cp " << job.options.cp << " blocks of "

@@ -187,17 +187,21 @@ TEST(PlanKvFamilies, windows_save) {
   EXPECT_DOUBLE_EQ(saving("llama3-70b", 131072), 1.0);
 }
 
-MemoryRecord memory_of(const ModelConfig& config, const Split& split, int rank, int64_t prompt) {
-  RunConfig run;
-  run.compute_dtype = DType::BF16;
-  run.parallel.tp = split.tp;
-  run.parallel.cp = split.cp;
-  run.parallel.pp = split.pp;
+RunInputs inputs_of(const ModelConfig& config, int64_t prompt) {
   RunInputs inputs{.model = config, .source = make_random_weights(config, 0), .workload = {}};
   Request request;
   request.prompt_ids.assign(static_cast<size_t>(prompt), 0);
   request.max_new_tokens = 1;  // sampled by the prompt's step, never cached
   inputs.workload.requests.push_back(std::move(request));
+  return inputs;
+}
+
+MemoryRecord memory_of(const RunInputs& inputs, const Split& split, int rank) {
+  RunConfig run;
+  run.compute_dtype = DType::BF16;
+  run.parallel.tp = split.tp;
+  run.parallel.cp = split.cp;
+  run.parallel.pp = split.pp;
   return planned_memory(run, inputs, split.mesh(), rank);
 }
 
@@ -208,11 +212,12 @@ TEST(PlanKvFamilies, planned_memory_agrees) {
       {.tp = 1}, {.tp = 8}, {.tp = 2, .cp = 4}, {.tp = 4, .pp = 2, .cp = 2}, {.tp = 1, .pp = 4}};
   for (const Preset& preset : presets()) {
     const ModelConfig config = model(preset.name);
+    const RunInputs inputs = inputs_of(config, prompt);
     for (const Split& split : splits) {
       if (!is_legal(config, split.mesh())) continue;
       for (int stage = 0; stage < split.pp; ++stage) {
         const int last = split.mesh().stage_size() - 1;
-        const MemoryRecord memory = memory_of(config, split, stage * (last + 1) + last, prompt);
+        const MemoryRecord memory = memory_of(inputs, split, stage * (last + 1) + last);
         int64_t per_token = 0;
         bool has_window = false;
         for (const int64_t layer : layers_of_rank(config, position_of(split, stage, last))) {

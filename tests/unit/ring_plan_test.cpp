@@ -10,6 +10,7 @@
 #include <set>
 #include <tuple>
 
+#include "tests/trials.hpp"
 #include "tests/unit/ring_walk.hpp"
 
 namespace testbed {
@@ -148,7 +149,7 @@ TEST(RingPlan, every_visible_pair_is_met_once_and_nothing_travels_in_vain) {
   const auto between = [&](int low, int high) {
     return std::uniform_int_distribution<int>(low, high)(random);
   };
-  for (int trial = 0; trial < 300; ++trial) {
+  for (int trial = 0; trial < trials(300); ++trial) {
     const Case c{.cp = between(1, 8),
                  .block_size = between(1, 16),
                  .window = between(0, 1) == 0 ? 0 : between(1, 40)};
