@@ -12,6 +12,10 @@ int64_t ResidualStream::n_held(TpComm comm, const Communicator& tp, int64_t n_ro
   return comm == TpComm::all_reduce ? n_rows : RowSlices(n_rows, tp.size()).of(tp.rank()).size();
 }
 
+int64_t ResidualStream::most_held(TpComm comm, const Communicator& tp, int64_t n_rows) {
+  return comm == TpComm::all_reduce ? n_rows : RowSlices(n_rows, tp.size()).each();
+}
+
 ResidualStream::ResidualStream(Device& device,
                                Communicator& tp,
                                TpComm comm,

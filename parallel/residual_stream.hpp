@@ -48,6 +48,8 @@ class ResidualStream {
  public:
   // The rows that this rank holds between blocks, and so passes to the next pipeline stage.
   static int64_t n_held(TpComm comm, const Communicator& tp, int64_t n_rows);
+  // Those of the rank that holds most.
+  static int64_t most_held(TpComm comm, const Communicator& tp, int64_t n_rows);
 
   // held: [n_held, d_model] in the compute dtype. Takes its buffers from the workspace.
   ResidualStream(Device& device,

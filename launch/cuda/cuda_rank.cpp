@@ -127,11 +127,11 @@ CudaRank::CudaRank(MpiWorld& world,
   }
   const std::shared_ptr<Faults> faults = add_faults(world, config);
 
-  // Faults are the host's doing: a graph would leave them out.
-  const CudaDevice::Graphs graphs =
-      config.cuda_graphs && config.inject.empty() && world.faults() == nullptr
-          ? CudaDevice::Graphs::capture
-          : CudaDevice::Graphs::never;
+  // Faults are the host's doing: a graph would leave them out. On all ranks, as they capture
+  // together, whomever a fault concerns.
+  const CudaDevice::Graphs graphs = config.cuda_graphs && config.inject.empty()
+                                        ? CudaDevice::Graphs::capture
+                                        : CudaDevice::Graphs::never;
   const double slowdown = slowdown_of(world.faults(), faults);
   const auto make_device = [&process, graphs, slowdown](DType compute) -> std::unique_ptr<Device> {
     auto device =

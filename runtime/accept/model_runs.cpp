@@ -161,6 +161,7 @@ RunConfig run_config(const AcceptConfig& accept, const Choice& choice, RunLength
   run.output.quiet = true;
   run.timeout_s = accept.timeout_s;
   run.threads = accept.threads;
+  run.cuda_graphs = accept.inject.empty();  // a graph would leave faults out
   return run;
 }
 

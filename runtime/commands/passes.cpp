@@ -80,7 +80,7 @@ class Passes {
   // A decode step's shape is captured when it comes the second time, which takes milliseconds: what
   // comes once in a generation is a graph from the third generation on.
   void capture_graphs(Timeline* timeline) {
-    if (!replays_decoding(context_.device, session_.model().config)) return;
+    if (!replays_decoding(context_.device, session_.model().config, context_.mesh.cp)) return;
     for (int i = 0; i < 2; ++i) session_.generate_once(timeline, 0, {});
   }
 

@@ -172,8 +172,10 @@ std::string exchange_name(const RankContext& context) {
 
 // How decode steps were given to the device.
 std::string decode_execution(const RankContext& context) {
-  if (replays_decoding(context.device, context.inputs.model)) return "graph";
-  if (context.device.captures()) return "eager: the host routes tokens to experts";
+  if (replays_decoding(context.device, context.inputs.model, context.mesh.cp)) return "graph";
+  if (context.device.captures()) {
+    return context.inputs.model.moe ? "eager: the host routes tokens to experts" : "eager: --cp";
+  }
   if (!context.config.inject.empty()) return "eager: --inject";
   return "eager";
 }

@@ -20,13 +20,23 @@ int64_t n_sampled(const MicrobatchPlan& microbatch) {
 
 }  // namespace
 
+namespace {
+
+uint64_t next_number() {
+  static uint64_t n_made = 0;
+  return n_made++;
+}
+
+}  // namespace
+
 Executor::Executor(Device& device,
                    Groups groups,
                    const Model& model,
                    const KvCache& kv,
                    std::vector<KvGroup> kv_groups,
                    ExecutorOptions options)
-    : device_(device),
+    : number_(next_number()),
+      device_(device),
       groups_(groups),
       model_(model),
       kv_(kv),
@@ -88,8 +98,9 @@ void Executor::run_slot(const StepPlan& plan, PipelineSlot slot) {
   const int64_t n_held = ResidualStream::n_held(position.tp_comm, groups_.tp, rows.n_rows());
   const Shape held{n_held, model_.config.d_model};
   const bool sends = !is_last(slot);
-  const TensorView residual = sends ? outgoing_activations(held, per_layer_shape(n_held))
-                                    : workspace_.take(device_.compute_dtype(), held);
+  const int64_t n_most = ResidualStream::most_held(position.tp_comm, groups_.tp, rows.n_rows());
+  const TensorView residual =
+      sends ? outgoing_activations(held, n_most) : workspace_.take(device_.compute_dtype(), held);
   ResidualStream stream(device_, groups_.tp, position.tp_comm, workspace_, residual, rows.n_rows());
   ResidualMarker marker(context, plan.step, slot.microbatch, marks_);
   if (options_.mark_residuals) stream.set_observer(&marker);
@@ -128,7 +139,8 @@ void Executor::run_slot(const StepPlan& plan, PipelineSlot slot) {
 uint64_t Executor::section_key(const StepPlan& plan, PipelineSlot slot) const {
   const bool is_looked_at = options_.capture_logits || options_.hash_residuals ||
                             options_.mark_residuals || options_.check_finite;
-  if (plan.phase != Phase::decode || !replays_decoding(device_, model_.config) || is_looked_at) {
+  if (plan.phase != Phase::decode || is_looked_at ||
+      !replays_decoding(device_, model_.config, groups_.cp.size())) {
     return 0;
   }
   const MicrobatchPlan& microbatch = plan.microbatches[static_cast<size_t>(slot.microbatch)];
@@ -136,14 +148,18 @@ uint64_t Executor::section_key(const StepPlan& plan, PipelineSlot slot) const {
   for (const PlanSequence& sequence : microbatch.sequences) {
     longest = std::max(longest, sequence.first_position + sequence.n_rows);
   }
+  // A buffer that has grown is another: not all ranks need have rows in it to notice.
+  const Outgoing* leaves = is_last(slot) ? nullptr : &outgoing_.back();
   // Kernels divide a context by its order of magnitude.
-  const std::array<uint64_t, 7> shape{static_cast<uint64_t>(slot.virtual_stage),
+  const std::array<uint64_t, 9> shape{static_cast<uint64_t>(slot.virtual_stage),
                                       static_cast<uint64_t>(microbatch.n_rows()),
                                       microbatch.sequences.size(),
                                       microbatch.logits_rows.size(),
-                                      std::bit_width(static_cast<uint64_t>(longest)),
+                                      std::bit_ceil(static_cast<uint64_t>(longest)),
                                       timeline_ != nullptr ? uint64_t{1} : 0,
-                                      is_last(slot) ? 0 : outgoing_.back().number};
+                                      leaves == nullptr ? 0 : leaves->number,
+                                      leaves == nullptr ? 0 : leaves->n_grown,
+                                      number_};
   return hash_bytes(std::as_bytes(std::span(shape))) | 1;
 }
 
@@ -417,11 +433,12 @@ Executor::Outgoing& Executor::next_outgoing() {
   return outgoing_.back();
 }
 
-TensorView Executor::outgoing_activations(const Shape& residual, const Shape& per_layer_inputs) {
+TensorView Executor::outgoing_activations(const Shape& residual, int64_t n_most) {
   Outgoing& outgoing = next_outgoing();
-  const int64_t n_elements = residual.n_elements() + per_layer_inputs.n_elements();
+  const int64_t n_elements = n_most * model_.config.d_model + per_layer_shape(n_most).n_elements();
   if (outgoing.activations.n_elements() < n_elements) {
     outgoing.activations = device_.allocate(device_.compute_dtype(), {n_elements});
+    ++outgoing.n_grown;
   }
   return {outgoing.activations.data(), device_.compute_dtype(), residual};
 }

@@ -54,9 +54,11 @@ struct ExecutorOptions {
 };
 
 // Whether decode steps are captured and replayed: by a device that captures, unless the host reads
-// what the device computed to go on, as the routing of experts.
-inline bool replays_decoding(const Device& device, const ModelConfig& model) {
-  return device.captures() && !model.moe;
+// what the device computed to go on, as the routing of experts. Nor over cp: each rank's kernels
+// depend on how much of the context it holds, and so when it would capture anew, which NCCL wants
+// all ranks to do together.
+inline bool replays_decoding(const Device& device, const ModelConfig& model, int cp) {
+  return device.captures() && !model.moe && cp == 1;
 }
 
 class Executor {
@@ -95,7 +97,8 @@ class Executor {
     Pending sent_inputs;       // per-layer inputs, behind the activations
     std::vector<int32_t> ids;  // on the host
     Pending sent;
-    uint64_t number = 0;  // from 1, in the order of their making
+    uint64_t number = 0;   // from 1, in the order of their making
+    uint64_t n_grown = 0;  // how often activations was allocated
   };
   struct Sampled {
     std::vector<int32_t> ids;
@@ -131,11 +134,14 @@ class Executor {
   std::vector<int32_t> resolve(const std::vector<TokenSource>& tokens);
   int32_t sampled_id(int32_t step, int32_t slot);
   Outgoing& next_outgoing();
-  TensorView outgoing_activations(const Shape& residual, const Shape& per_layer_inputs);
+  // n_most: the rows of the rank that holds most of them. Ranks of a group take new buffers
+  // together, as a step that was captured with the old ones is captured again.
+  TensorView outgoing_activations(const Shape& residual, int64_t n_most);
   Shape per_layer_shape(int64_t n_rows) const;
   bool is_first(PipelineSlot slot) const;
   bool is_last(PipelineSlot slot) const;
 
+  uint64_t number_;  // of this process's: another's sections are others
   Device& device_;
   Groups groups_;
   const Model& model_;

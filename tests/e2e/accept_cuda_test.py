@@ -38,6 +38,16 @@ class AcceptCuda(unittest.TestCase):
         code, verdict, text = self.accept("--case", "collectives/all_reduce", "--inject", "flip:rank=1,at=3")
         self.assertEqual((code, verdict["verdict"]), (4, "corruption"), text)
 
+    def test_ranks_that_a_fault_does_not_concern_decode_as_the_one_that_it_does(self):
+        """Eagerly: had some captured their decode steps, they would have waited for the others to do so."""
+        model = os.path.join(os.environ["TESTBED_SOURCE_DIR"], "tests", "fixtures", "models", "llama3_gqa")
+        code, verdict, text = self.accept("--case", "model/llama3_gqa tp 2", "--model", model, "--inject", "delay:rank=1,us=100")
+        self.assertNotEqual(code, 3, text)
+        self.assertTrue(verdict["cases"])
+        for case in verdict["cases"]:
+            self.assertIn(case["status"], ("passed", "flaky", "failed"), case)
+            self.assertTrue(case["figures"], case)
+
     def test_a_profile_of_processors_is_refused(self):
         code, _, err = run(2, "accept", "--device", "cuda", "--profile", "cpu-host")
         self.assertEqual(code, 2, err)

@@ -21,15 +21,29 @@ class FixturesOnCuda : public ::testing::TestWithParam<std::string> {};
 // Emulated kernels are slow.
 fixtures::Effort effort{.most_ranks_whole = 1, .most_cases = 2};
 
+// A graph's collectives are captured on all ranks of a group, or on none.
+void expect_same_graphs(const Device& device, const Mesh& mesh) {
+  const std::map<std::string, std::string> facts = device.facts();
+  const std::string mine = facts.at("graph_captures") + ", " + facts.at("graph_recaptures");
+  const auto* begin = reinterpret_cast<const std::byte*>(mine.data());
+  const std::vector<Bytes> all =
+      world->make_control()->all_gather(Bytes(begin, begin + mine.size()));
+  for (const int rank : mesh.group(world->rank(), Axis::tp)) {
+    EXPECT_EQ(all[static_cast<size_t>(rank)], all[static_cast<size_t>(world->rank())])
+        << "captures, recaptures: here " << mine << ", not so on rank " << rank;
+  }
+}
+
 std::optional<RunOutcome> run_on_gpu(const RunConfig& config, const RunInputs& inputs) {
   RunConfig on_gpu = config;
   on_gpu.device = DeviceChoice::cuda;
   const CudaRank rank(*world, *process, on_gpu, inputs);
   std::optional<RunOutcome> outcome = run_rank(rank.context());
+  expect_same_graphs(rank.context().device, rank.context().mesh);
   if (outcome) {
     const auto& options = outcome->record.run.options;
     const bool is_graph = options.at("decode_execution") == "graph";
-    EXPECT_EQ(is_graph, !inputs.model.moe.has_value());
+    EXPECT_EQ(is_graph, !inputs.model.moe.has_value() && config.parallel.cp == 1);
     if (is_graph) {
       EXPECT_NE(options.at("graph_replays"), "0");
     }
@@ -48,8 +62,10 @@ TEST(FixturesOnCudaOfFourRanks, a_rank_without_rows_captures_with_its_peer) {
   const std::string model = "llama3_gqa";
   const fixtures::Split split{.mesh = {.tp = 2, .pp = 2},
                               .ways = {.tp_comm = TpComm::reduce_scatter}};
-  fixtures::run_split(
-      *world, model, split, fixtures::read_reference(model, {.most_cases = 1}), &run_on_gpu);
+  fixtures::Reference reference = fixtures::read_reference(model);
+  reference.prompts.resize(1);
+  reference.greedy.resize(1);
+  fixtures::run_split(*world, model, split, reference, &run_on_gpu);
 }
 
 // bf16 moves the logits of dense models by 0.2 to 0.9 (the fixtures' README); what it does to those
