@@ -81,18 +81,16 @@ void after_progress(bool any) {
   State& all = state();
   all.n_idle_rounds = any ? 0 : all.n_idle_rounds + 1;
   if (any) return;
+  const bool naps = all.n_idle_rounds > n_busy_rounds;
   all.mutex.unlock();
-  if (all.n_idle_rounds < n_busy_rounds) {
-    sched_yield();
-  } else {
-    usleep(nap_us);
-  }
+  naps ? static_cast<void>(usleep(nap_us)) : static_cast<void>(sched_yield());
   all.mutex.lock();
 }
 
 }  // namespace
 
 void poll(Stream* stream) {
+  if (state().in_progress) return;  // a host function that asks
   after_progress((stream != nullptr && run_stream(*stream)) || progress());
 }
 

@@ -2,6 +2,7 @@
 // device: which splits there are, what each runs, and how its outcome is held to the reference.
 #pragma once
 
+#include <errno.h>  // program_invocation_short_name
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -253,7 +254,8 @@ inline void run_split(MpiWorld& world,
                       const Reference& reference,
                       const Runner& run_one) {
   const fs::path logits =
-      fs::temp_directory_path() / fmt::format("testbed-{}-{}.safetensors", model, world.size());
+      fs::temp_directory_path() /
+      fmt::format("{}-{}-{}.safetensors", program_invocation_short_name, model, world.size());
   const RunConfig run = config_of(model, split, reference, logits);
   const RunInputs inputs = open_inputs(run, split.mesh, *world.make_control());
   const std::optional<RunOutcome> outcome = run_one(run, inputs);

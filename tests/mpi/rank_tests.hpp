@@ -39,9 +39,9 @@ inline std::string busiest_processes() {
 // each rank is at.
 inline int on_every_rank(MpiWorld& world, const std::function<int()>& work) {
   const std::string name = fmt::format("{}: rank {}", program_invocation_short_name, world.rank());
-  Watchdog watchdog({.name = name, .whereabouts = [&world] {
-                       return world.board().report() + busiest_processes();
-                     }});
+  const auto whereabouts = [&world] { return world.board().report() + busiest_processes(); };
+  // On starved cores its last words may take seconds; mpirun's limit is 10 s later.
+  Watchdog watchdog({.name = name, .whereabouts = whereabouts, .last_words_s = 8.0});
   const Watchdog::Watch watch(watchdog, "the test", job_deadline_s());
   try {
     return work();
