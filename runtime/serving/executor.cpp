@@ -18,10 +18,6 @@ int64_t n_sampled(const MicrobatchPlan& microbatch) {
                        [](const LogitsRow& row) { return row.sample; });
 }
 
-}  // namespace
-
-namespace {
-
 uint64_t next_number() {
   static uint64_t n_made = 0;
   return n_made++;
