@@ -118,9 +118,4 @@ TEST(AcceptPairs, AFlippedBitOfAnyMessageIsSeen) {
 }  // namespace
 }  // namespace testbed
 
-int main(int argc, char** argv) {
-  testbed::MpiWorld world;
-  testbed::world = &world;
-  testing::InitGoogleTest(&argc, argv);
-  return testbed::run_all_tests(world);
-}
+int main(int argc, char** argv) { return testbed::run_all_tests(argc, argv, testbed::world); }

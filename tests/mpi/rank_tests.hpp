@@ -82,4 +82,12 @@ inline int run_all_tests(MpiWorld& world) {
   return on_every_rank(world, [] { return RUN_ALL_TESTS(); });
 }
 
+// The main() of tests that need nothing but the world.
+inline int run_all_tests(int argc, char** argv, MpiWorld*& world) {
+  MpiWorld the_world;
+  world = &the_world;
+  ::testing::InitGoogleTest(&argc, argv);
+  return run_all_tests(the_world);
+}
+
 }  // namespace testbed

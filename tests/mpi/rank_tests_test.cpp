@@ -28,9 +28,6 @@ TEST(RankTests, rank_1_does_something) {
 }  // namespace testbed
 
 int main(int argc, char** argv) {
-  testbed::MpiWorld world;
-  testbed::world = &world;
-  testing::InitGoogleTest(&argc, argv);
   if (argc > 1) testbed::deed = argv[1];
-  return testbed::run_all_tests(world);
+  return testbed::run_all_tests(argc, argv, testbed::world);
 }
