@@ -37,7 +37,7 @@ LinearKernel quantised_kernel(Isa isa, DType x_dtype, const WeightFormat& format
   const bool is_fp8 = format.coding == WeightCoding::fp8;
   if (x_dtype == DType::BF16 && !is_fp8) {
     if (isa >= Isa::avx512_vnni) return vnni_kernel(format);
-    return isa >= Isa::avx2 ? avx2_int_kernel() : portable_int_kernel();
+    return isa >= Isa::avx2 ? avx2_int_kernel(format) : portable_int_kernel();
   }
   if (x_dtype == DType::BF16 && isa == Isa::avx512_bf16) return avx512_bf16_fp8_kernel();
   LinearKernel kernel = f32_kernel(isa, DType::F32);

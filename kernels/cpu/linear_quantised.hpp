@@ -8,7 +8,7 @@ namespace testbed::cpu {
 
 // int8 and int4 codes times int8 x. At one level all have the same max_rows.
 LinearKernel portable_int_kernel();
-LinearKernel avx2_int_kernel();
+LinearKernel avx2_int_kernel(const WeightFormat& format);
 LinearKernel vnni_kernel(const WeightFormat& format);
 // fp8 codes times bf16 x.
 LinearKernel avx512_bf16_fp8_kernel();
