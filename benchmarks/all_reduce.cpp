@@ -1,15 +1,19 @@
 // All-reduce of f32 between ranks: ours, in its ways and as chosen, beside MPI_Allreduce in the
-// same run. MPI's single-copy setting is the environment's, so that comparing both takes two
-// launches (benchmarks/all_reduce.py makes one table of them).
+// same run. MPI is timed on the tensors that our ranks share and on private ones: the faster of the
+// two by median is each size's peer. MPI's single-copy setting is the environment's, so that
+// comparing both takes two launches (benchmarks/all_reduce.py makes one table of them).
 //   mpirun -np 2 bench_all_reduce [--rounds 31] [--most-bytes 67108864] [--json FILE]
 //   mpirun -np 4 bench_all_reduce --steps [--rounds 31] [--json FILE]
-// Each round times every candidate in turn; a time is the slowest rank's. Results are checked
-// first.
+// Each round times every candidate in turn, after an untimed call of its own; a time is the slowest
+// rank's. Results are checked first.
 // --steps: what an all-reduce of 8 KiB after every 500 us of work adds to the work alone.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <mpi.h>
+#include <sched.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <ctime>
 #include <fstream>
@@ -64,15 +68,18 @@ std::vector<int> everyone(const MpiWorld& world) {
   return ranks;
 }
 
-Candidate mpi_all_reduce() {
-  return {.name = "MPI_Allreduce", .run = [](TensorView x) {
-            MPI_Allreduce(MPI_IN_PLACE,
-                          x.data(),
-                          static_cast<int>(x.n_elements()),
-                          MPI_FLOAT,
-                          MPI_SUM,
-                          MPI_COMM_WORLD);
-          }};
+Candidate mpi_all_reduce(const char* name, bool in_place) {
+  return {.name = name,
+          .run =
+              [](TensorView x) {
+                MPI_Allreduce(MPI_IN_PLACE,
+                              x.data(),
+                              static_cast<int>(x.n_elements()),
+                              MPI_FLOAT,
+                              MPI_SUM,
+                              MPI_COMM_WORLD);
+              },
+          .in_place = in_place};
 }
 
 // As a run has it: its changeover measured.
@@ -89,12 +96,54 @@ std::string single_copy() {
   return set == nullptr ? "default" : set;
 }
 
+// What Open MPI does while it waits, wherever that was set.
+std::string yields_when_idle() {
+  int provided = 0;
+  int index = 0;
+  int count = 0;
+  int yields = 0;  // whose first byte alone is written where it is a bool
+  bool is_known = false;
+  MPI_T_cvar_handle handle = MPI_T_CVAR_HANDLE_NULL;
+  CHECK(MPI_T_init_thread(MPI_THREAD_SINGLE, &provided) == MPI_SUCCESS);
+  if (MPI_T_cvar_get_index("mpi_yield_when_idle", &index) == MPI_SUCCESS &&
+      MPI_T_cvar_handle_alloc(index, nullptr, &handle, &count) == MPI_SUCCESS) {
+    is_known = count == 1 && MPI_T_cvar_read(handle, &yields) == MPI_SUCCESS;
+    MPI_T_cvar_handle_free(&handle);
+  }
+  MPI_T_finalize();
+  return !is_known ? "unknown" : yields != 0 ? "1" : "0";
+}
+
+// The cores of each rank, "0" or "0,1"; on rank 0.
+std::vector<std::string> cores_of_ranks(const MpiWorld& world) {
+  cpu_set_t mask;
+  CPU_ZERO(&mask);
+  CHECK(sched_getaffinity(0, sizeof mask, &mask) == 0);
+  std::string cores;
+  for (size_t core = 0; core < CPU_SETSIZE; ++core) {
+    if (CPU_ISSET(core, &mask)) cores += (cores.empty() ? "" : ",") + std::to_string(core);
+  }
+  using Text = std::array<char, 1024>;
+  constexpr auto length = static_cast<int>(sizeof(Text));
+  Text mine{};
+  cores.copy(mine.data(), mine.size() - 1);
+  std::vector<Text> all(static_cast<size_t>(world.size()));
+  MPI_Gather(mine.data(), length, MPI_CHAR, all.data(), length, MPI_CHAR, 0, MPI_COMM_WORLD);
+  std::vector<std::string> found;
+  found.reserve(all.size());
+  for (const Text& text : all) found.emplace_back(text.data());
+  return found;
+}
+
 // Calls in one timing, so that a clock reading and the barrier do not show.
 int64_t calls_for(int64_t n_bytes) {
   return std::clamp<int64_t>((int64_t{1} << 20) / n_bytes, 1, 64);
 }
 
+// After an untimed call, so that each finds in the caches what it left there itself: copies by the
+// kernel leave nothing of large tensors, and whoever came next would pay for it.
 double time_us(const Candidate& candidate, TensorView x, int64_t n_calls) {
+  candidate.run(x);
   MPI_Barrier(MPI_COMM_WORLD);
   const int64_t begin_ns = now_ns();
   for (int64_t i = 0; i < n_calls; ++i) candidate.run(x);
@@ -110,13 +159,17 @@ void verify(const Candidate& candidate, const MpiWorld& world, TensorView x) {
   std::fill_n(x.as<float>(), x.n_elements(), 0.0F);
 }
 
-void print_header(const MpiWorld& world, const Options& options) {
-  fmt::print("# {} ranks, {} usable cores, {}, single copy: {}, medians of {} rounds\n",
-             world.size(),
-             world.n_usable_cores(),
-             world.library(),
-             single_copy(),
-             options.rounds);
+void print_header(const MpiWorld& world, const Options& options, const Json& setting) {
+  fmt::print(
+      "# {} ranks on cores {} of {} usable, {}, single copy: {}, mpi_yield_when_idle: {}, medians "
+      "of {} rounds\n",
+      world.size(),
+      fmt::join(setting["binding"].get<std::vector<std::string>>(), " | "),
+      world.n_usable_cores(),
+      world.library(),
+      single_copy(),
+      setting["mpi_yield_when_idle"].get<std::string>(),
+      options.rounds);
 }
 
 Json bench_sizes(MpiWorld& world, const Options& options) {
@@ -125,8 +178,8 @@ Json bench_sizes(MpiWorld& world, const Options& options) {
     return Candidate{
         .name = name, .run = [group](TensorView x) { group->all_reduce(x); }, .in_place = in_place};
   };
-  if (world.rank() == 0) print_header(world, options);
-  std::vector<Candidate> candidates = {mpi_all_reduce(), ours(world)};
+  std::vector<Candidate> candidates = {
+      mpi_all_reduce("MPI, shared", true), mpi_all_reduce("MPI, private", false), ours(world)};
   candidates.push_back(forced("one-shot", {.one_shot_bytes = int64_t{1} << 60}, false));
   candidates.push_back(forced("two-shot", {.one_shot_bytes = -1}, false));
   candidates.push_back(forced("in place", {.one_shot_bytes = -1}, true));
@@ -147,15 +200,19 @@ Json bench_sizes(MpiWorld& world, const Options& options) {
     for (Candidate& c : candidates) {
       c.us.clear();
       verify(c, world, tensor_of(c));
-      time_us(c, tensor_of(c), 1);
     }
     for (int round = 0; round < options.rounds; ++round) {
       for (Candidate& c : candidates) c.us.push_back(time_us(c, tensor_of(c), calls_for(n_bytes)));
     }
-    const std::vector<double> each = ratios(candidates[0], candidates[1]);
+    const bool shared_is_faster = median(candidates[0].us) <= median(candidates[1].us);
+    const Candidate& mpi = candidates[shared_is_faster ? 0 : 1];
+    const std::vector<double> each = ratios(mpi, candidates[2]);
     rows.push_back({{"bytes", n_bytes},
-                    {"mpi_us", median(candidates[0].us)},
-                    {"ours_us", median(candidates[1].us)},
+                    {"mpi_us", median(mpi.us)},
+                    {"mpi_memory", shared_is_faster ? "shared" : "private"},
+                    {"mpi_shared_us", median(candidates[0].us)},
+                    {"mpi_private_us", median(candidates[1].us)},
+                    {"ours_us", median(candidates[2].us)},
                     {"ratio", median(each)},
                     {"quartiles", {quantile(each, 0.25), quantile(each, 0.75)}}});
     if (world.rank() != 0) continue;
@@ -195,11 +252,11 @@ Json bench_steps(MpiWorld& world, const Options& options) {
   constexpr double work_us = 500.0;
   constexpr int64_t n_bytes = int64_t{8} << 10;
   constexpr int n_steps = 40;
-  if (world.rank() == 0) print_header(world, options);
   const int64_t length = work_of(work_us);
   const Tensor x = world.allocate(DType::F32, {n_bytes / 4});
-  std::vector<Candidate> candidates = {
-      {.name = "work alone", .run = [](TensorView) {}}, ours(world), mpi_all_reduce()};
+  std::vector<Candidate> candidates = {{.name = "work alone", .run = [](TensorView) {}},
+                                       ours(world),
+                                       mpi_all_reduce("MPI_Allreduce", true)};
   std::vector<double> to_ideal;
   for (int round = 0; round < options.rounds; ++round) {
     for (Candidate& c : candidates) {
@@ -263,11 +320,15 @@ Options parse(int argc, char** argv) {
 int main(int argc, char** argv) {
   const Options options = parse(argc, argv);
   testbed::MpiWorld world;
+  const Json setting = {{"ranks", world.size()},
+                        {"cores", world.n_usable_cores()},
+                        {"single_copy", single_copy()},
+                        {"mpi_yield_when_idle", yields_when_idle()},
+                        {"binding", cores_of_ranks(world)}};
+  if (world.rank() == 0) print_header(world, options, setting);
   Json result = options.steps ? bench_steps(world, options) : bench_sizes(world, options);
   if (world.rank() == 0 && !options.json.empty()) {
-    result["ranks"] = world.size();
-    result["cores"] = world.n_usable_cores();
-    result["single_copy"] = single_copy();
+    result.update(setting);
     std::ofstream(options.json) << result.dump(2) << "\n";
   }
   return 0;

@@ -25,9 +25,11 @@ def run(program, ranks, options, environment):
 
 
 def main(program, ranks="2", rounds="31"):
-    by_setting = [run(program, ranks, ["--rounds", rounds], {SINGLE_COPY: setting})["sizes"]
-                  for setting in (MPI_DEFAULT, "none")]
-    print(f"{ranks} ranks; load {os.getloadavg()[0]:.1f}; us; ratio MPI / ours")
+    launches = [run(program, ranks, ["--rounds", rounds], {SINGLE_COPY: setting}) for setting in (MPI_DEFAULT, "none")]
+    by_setting = [launch["sizes"] for launch in launches]
+    print(f"{ranks} ranks on cores {' | '.join(launches[0]['binding'])}, mpi_yield_when_idle "
+          f"{launches[0]['mpi_yield_when_idle']}; load {os.getloadavg()[0]:.1f}; us; ratio MPI / ours, MPI's time the "
+          "better of shared and private tensors")
     print(f"{'bytes':>10} {'MPI default':>12} {'ours':>9} {'ratio':>6} {'single copy off':>16} {'ours':>9} {'ratio':>6}")
     for first, second in zip(*by_setting):
         print(f"{first['bytes']:>10} {first['mpi_us']:>12.1f} {first['ours_us']:>9.1f} {first['ratio']:>6.2f}"

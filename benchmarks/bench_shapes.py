@@ -45,6 +45,7 @@ def step_weight_bytes(kind):
     return total
 
 
-def largest_tensor_bytes():
-    """In BF16."""
-    return max(2 * shape[0] * shape[1] for _, _, shape in tensors(1) if len(shape) == 2)
+def largest_tensor_bytes(kind):
+    """As stored in this type."""
+    block, block_bytes = BLOCKS[kind]
+    return max(shape[0] * shape[1] // block * block_bytes for _, _, shape in tensors(1) if len(shape) == 2)

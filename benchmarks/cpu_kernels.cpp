@@ -1,8 +1,10 @@
 // The matrix product of kernels/cpu beside its peers, alternately in one process, so that both meet
-// the same machine: the read loop for decode (M = 1), oneDNN for prefill (M = 512; int8 and int4
-// weights beside its u8s8 product, which has no scales to apply). Prints the median of the rounds'
-// ratios and their quartiles: 1.00 is the peer's speed, above is faster. --json has the same and
-// every round. Exits with 1 if a result is wrong.
+// the same machine: the read loop for decode (M = 1, and up to 64 rows that read the weights once),
+// oneDNN for prefill (M = 512; int8 and int4 weights beside its u8s8 product, which has no scales
+// to apply). At the processor's best level of instructions, and with a third of the rounds at each
+// lesser one; the peers always have the best. Prints the median of the rounds' ratios and their
+// quartiles: 1.00 is the peer's speed, above is faster. --json has the same, every round and the
+// best level. Exits with 1 if a result is wrong.
 //   bench_cpu_kernels [--rounds 15] [--filter TEXT: only lines that contain it] [--json FILE]
 #include <fmt/format.h>
 #include <omp.h>
@@ -14,6 +16,8 @@
 #include <exception>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -31,6 +35,8 @@
 
 namespace testbed::cpu {
 namespace {
+
+constexpr int thread_counts[] = {1, 2};
 
 struct Options {
   int n_rounds = 15;
@@ -102,50 +108,82 @@ Tensor as_f32(TensorView t) {
   return out;
 }
 
-// Weights of one format, and what they stand for.
-struct Weights {
-  Weights(const WeightFormat& format, int64_t n, int64_t k) : packed(n, k, format) {
-    if (!format.is_quantised()) {
-      const Tensor plain = random_tensor(format.dtype, n, k, 2);
-      packed.store_rows(0, plain);
-      values = as_f32(plain);
-      return;
+// Weights of one format, to be packed as often as wanted.
+class Weights {
+ public:
+  Weights(const WeightFormat& format, int64_t n, int64_t k) : format_(format), n_(n), k_(k) {
+    if (format.is_quantised()) {
+      codes_ = random_codes(format, n, k);
+    } else {
+      plain_ = random_tensor(format.dtype, n, k, 2);
     }
-    const QuantisedTensor codes = random_codes(format, n, k);
-    packed.store_rows(0, codes);
-    values = Tensor(DType::F32, {n, k});
-    dequantise(codes, values);
   }
-  // Codes, scales and offsets of every kind; values within about +-1.
-  static QuantisedTensor random_codes(const WeightFormat& format, int64_t n, int64_t k) {
-    QuantisedTensor t(format, n, k);
-    Sequence sequence(2);
-    const bool wide = format.coding == WeightCoding::int8;
-    CHECK(wide || format.coding == WeightCoding::int4);
-    for (int64_t i = 0; i < n * k; ++i) {
-      const int32_t bits = sequence.bits();
-      t.codes.as<int8_t>()[i] = static_cast<int8_t>(wide ? (bits >> 24) | 1 : (bits >> 28) & 15);
+  PackedMatrix packed() const {
+    PackedMatrix matrix(n_, k_, format_);
+    if (format_.is_quantised()) {
+      matrix.store_rows(0, codes_);
+    } else {
+      matrix.store_rows(0, plain_);
     }
-    for (int64_t i = 0; i < t.scales.n_elements(); ++i) {
-      const float scale = (1.5F + 0.5F * sequence.value()) / (wide ? 256.0F : 16.0F);
-      if (format.scale_dtype == DType::F32) {
-        t.scales.as<float>()[i] = scale;
-      } else {
-        t.scales.as<f16>()[i] = to_f16(scale);
-      }
-    }
-    for (int64_t i = 0; i < n * format.n_groups(k); ++i) {
-      if (format.offset == WeightOffset::zero_point)
-        t.offsets.as<int8_t>()[i] = static_cast<int8_t>((sequence.bits() >> 28) & 15);
-      if (format.offset == WeightOffset::minimum)
-        t.offsets.as<f16>()[i] = to_f16(sequence.value() - 0.5F);
-    }
-    return t;
+    return matrix;
+  }
+  // What they stand for, F32 [n, k].
+  Tensor values() const {
+    if (!format_.is_quantised()) return as_f32(plain_);
+    Tensor values(DType::F32, {n_, k_});
+    dequantise(codes_, values);
+    return values;
   }
 
-  PackedMatrix packed;
-  Tensor values;  // F32 [n, k]
+ private:
+  // Codes, scales and offsets of every kind; values within about +-1.
+  static QuantisedTensor random_codes(const WeightFormat& format, int64_t n, int64_t k);
+  static int8_t random_code(WeightCoding coding, int32_t bits);
+
+  WeightFormat format_;
+  int64_t n_, k_;
+  Tensor plain_;
+  QuantisedTensor codes_;
 };
+
+int8_t Weights::random_code(WeightCoding coding, int32_t bits) {
+  if (coding == WeightCoding::int4) return static_cast<int8_t>((bits >> 28) & 15);
+  const int32_t code = bits >> 24;
+  if (coding == WeightCoding::int8) return static_cast<int8_t>(code | 1);
+  CHECK(coding == WeightCoding::fp8);
+  const bool is_nan = (code & 0x7f) == 0x7f;
+  return static_cast<int8_t>(is_nan ? code ^ 1 : code);
+}
+
+QuantisedTensor Weights::random_codes(const WeightFormat& format, int64_t n, int64_t k) {
+  QuantisedTensor t(format, n, k);
+  Sequence sequence(2);
+  for (int64_t i = 0; i < n * k; ++i) {
+    t.codes.as<int8_t>()[i] = random_code(format.coding, sequence.bits());
+  }
+  const float largest_code = format.coding == WeightCoding::int8  ? 128.0F
+                             : format.coding == WeightCoding::fp8 ? 448.0F
+                                                                  : 8.0F;
+  const int64_t n_groups = format.n_groups(k);
+  const int64_t rows_that_share = format.group_rows == 0 ? n : format.group_rows;
+  for (int64_t i = 0; i < n * n_groups; ++i) {
+    const int64_t row = i / n_groups;
+    const int64_t first = row / rows_that_share * rows_that_share * n_groups + i % n_groups;
+    const float scale = (1.5F + 0.5F * sequence.value()) / (2.0F * largest_code);
+    if (format.scale_dtype == DType::F32) {
+      float* const scales = t.scales.as<float>();
+      scales[i] = first == i ? scale : scales[first];
+    } else {
+      CHECK(rows_that_share == 1);
+      t.scales.as<f16>()[i] = to_f16(scale);
+    }
+    if (format.offset == WeightOffset::zero_point)
+      t.offsets.as<int8_t>()[i] = random_code(WeightCoding::int4, sequence.bits());
+    if (format.offset == WeightOffset::minimum)
+      t.offsets.as<f16>()[i] = to_f16(sequence.value() - 0.5F);
+  }
+  return t;
+}
 
 struct RowSize {
   double norm = 0.0;      // square root of the sum of squares
@@ -169,22 +207,30 @@ std::vector<RowSize> row_sizes(TensorView t) {
   return sizes;
 }
 
+// What weights stand for, F32 [n, k], and its rows' sizes.
+struct Values {
+  Values() = default;
+  explicit Values(Tensor values) : tensor(std::move(values)), sizes(row_sizes(tensor)) {}
+
+  Tensor tensor;
+  std::vector<RowSize> sizes;
+};
+
 // Against oneDNN's product of the same values in f32. Two f32 sums of k products are each within
 // (k + 2) 2^-24 sum|x w| of the true one, and sum|x w| <= |x| |w|; rounding y to bf16 adds 2^-8 of
 // it. Over quantised weights x may be rounded to 8 bits by groups: by at most max|x| / 254 each.
-bool agrees(const Bench& bench, TensorView x, const Weights& w, TensorView y) {
+bool agrees(const Bench& bench, TensorView x, const Values& w, TensorView y) {
   const Tensor x_values = as_f32(x);
   const Tensor y_values = as_f32(y);
   const Tensor expected(DType::F32, y.shape());
-  OneDnnProduct(x_values, w.values, expected).run();
+  OneDnnProduct(x_values, w.tensor, expected).run();
   const std::vector<RowSize> x_sizes = row_sizes(x_values);
-  const std::vector<RowSize> w_sizes = row_sizes(w.values);
   const int64_t n = bench.shape.n;
   for (int64_t i = 0; i < y.n_elements(); ++i) {
     const auto a = static_cast<double>(y_values.as<float>()[i]);
     const auto b = static_cast<double>(expected.as<float>()[i]);
     const RowSize& of_x = x_sizes[static_cast<size_t>(i / n)];
-    const RowSize& of_w = w_sizes[static_cast<size_t>(i % n)];
+    const RowSize& of_w = w.sizes[static_cast<size_t>(i % n)];
     double bound = 2.0 * static_cast<double>(bench.shape.k + 2) * 0x1p-24 * of_x.norm * of_w.norm;
     if (bench.w.is_quantised()) bound += of_x.greatest / 254.0 * of_w.sum;
     if (bench.y == DType::BF16) bound += std::abs(a) * 0x1p-8;
@@ -195,6 +241,27 @@ bool agrees(const Bench& bench, TensorView x, const Weights& w, TensorView y) {
   }
   return true;
 }
+
+// Of one format and shape: as many packed copies as go round four times the last-level cache, and
+// as many bytes for the read loop.
+struct DecodeWeights {
+  DecodeWeights(const WeightFormat& format, int64_t n, int64_t k) {
+    const Weights weights(format, n, k);
+    values = Values(weights.values());
+    copies.push_back(weights.packed());
+    const int64_t matrix_bytes = copies[0].n_panels() * copies[0].panel_bytes();
+    const int64_t n_copies = (4 * last_level_cache_bytes() + matrix_bytes - 1) / matrix_bytes;
+    copies.reserve(static_cast<size_t>(n_copies));
+    while (static_cast<int64_t>(copies.size()) < n_copies) copies.push_back(weights.packed());
+    n_bytes = n_copies * matrix_bytes;
+    buffer = Tensor(DType::I8, {n_bytes});
+  }
+
+  Values values;
+  std::vector<PackedMatrix> copies;
+  int64_t n_bytes = 0;
+  Tensor buffer;
+};
 
 template <typename Work>
 double seconds(const Work& work) {
@@ -214,14 +281,32 @@ class Benchmarks {
   bool run_all();
   void write_json() const {
     if (options_.json.empty()) return;
+    const nlohmann::json all = {{"best_isa", isa_name(best_isa())}, {"results", results_}};
     std::ofstream file(options_.json);
-    file << results_.dump(1) << '\n';
+    file << all.dump(1) << '\n';
     if (!file) throw std::runtime_error("cannot write " + options_.json);
   }
 
  private:
-  bool matrix_vector(const Bench& bench);
+  // Of one format and shape, whose weights are made once: a level, the dtype of x and y, rows.
+  struct Case {
+    Isa isa;
+    DType x;
+    int64_t m;
+  };
+  bool decode();
+  bool prefill();
+  bool matrix_vectors(const WeightFormat& format,
+                      int64_t n,
+                      int64_t k,
+                      std::span<const Case> cases);
+  bool matrix_vector(const Bench& bench, const DecodeWeights& weights);
   bool matrix_product(const Bench& bench);
+  // A third at lesser levels and of what stands between decode and prefill.
+  int rounds_of(const Bench& bench) const {
+    const bool between = bench.shape.m > 1 && bench.shape.m < 512;
+    return bench.isa == best_isa() && !between ? options_.n_rounds : (options_.n_rounds + 2) / 3;
+  }
   bool wanted(const std::string& name) const {
     return name.find(options_.filter) != std::string::npos;
   }
@@ -247,7 +332,7 @@ void Benchmarks::alternate(const Bench& bench,
                            const Ours& ours) {
   std::vector<double> ratios;
   std::vector<double> rates;
-  for (int i = 0; i < options_.n_rounds; ++i) {
+  for (int i = 0; i < rounds_of(bench); ++i) {
     const double peer_s = peer();
     const double ours_s = ours();
     ratios.push_back(peer_s / ours_s);
@@ -274,46 +359,54 @@ void Benchmarks::alternate(const Bench& bench,
                       {"unit", unit}});
 }
 
-// Decode against the read loop. Both go round memory of four times the last-level cache at least,
-// so neither finds its bytes there: ours through as many copies of the matrix as that takes.
-bool Benchmarks::matrix_vector(const Bench& bench) {
-  constexpr const char* peer = "read loop";
-  if (!wanted(bench.name(peer))) return true;
+constexpr const char* read_loop = "read loop";
+
+// Decode against the read loop: m rows that read the weights once. Both go round memory of four
+// times the last-level cache at least, so neither finds its bytes there.
+bool Benchmarks::matrix_vector(const Bench& bench, const DecodeWeights& weights) {
   const auto [m, n, k] = bench.shape;
   omp_set_num_threads(bench.n_threads);
   ThreadPool pool(bench.n_threads, true);
   const Tensor x = random_tensor(bench.x, m, k, 1);
   const Tensor y(bench.y, {m, n});
-  std::vector<Weights> copies;
-  copies.emplace_back(bench.w, n, k);
-  linear(copies[0].packed, x, nullptr, y, pool, bench.isa);
-  if (!agrees(bench, x, copies[0], y)) return false;
-  copies[0].values = Tensor();
-  const int64_t n_bytes = copies[0].packed.n_panels() * copies[0].packed.panel_bytes();
-  const int64_t n_copies = (4 * last_level_cache_bytes() + n_bytes - 1) / n_bytes;
-  copies.reserve(static_cast<size_t>(n_copies));
-  while (static_cast<int64_t>(copies.size()) < n_copies) {
-    copies.emplace_back(bench.w, n, k);
-    copies.back().values = Tensor();
-  }
-  const auto read_bytes = static_cast<double>(n_copies * n_bytes);
-  const Tensor buffer(DType::I8, {n_copies * n_bytes});
-  constexpr int passes = 2;
+  linear(weights.copies[0], x, nullptr, y, pool, bench.isa);
+  if (!agrees(bench, x, weights.values, y)) return false;
+  const auto read_bytes = static_cast<double>(weights.n_bytes);
+  const int passes = m == 1 ? 2 : 1;
   alternate(
       bench,
-      peer,
+      read_loop,
       read_bytes,
       "GB/s",
-      [&] { return read_bytes / read_bandwidth(buffer, 0.02, pool, best_isa()); },
+      [&] { return read_bytes / read_bandwidth(weights.buffer, 0.02, pool, best_isa()); },
       [&] {
         return seconds([&] {
                  for (int i = 0; i < passes; ++i) {
-                   for (const Weights& w : copies) linear(w.packed, x, nullptr, y, pool, bench.isa);
+                   for (const PackedMatrix& w : weights.copies) {
+                     linear(w, x, nullptr, y, pool, bench.isa);
+                   }
                  }
                }) /
                passes;
       });
   return true;
+}
+
+bool Benchmarks::matrix_vectors(const WeightFormat& format,
+                                int64_t n,
+                                int64_t k,
+                                std::span<const Case> cases) {
+  std::optional<DecodeWeights> weights;
+  bool right = true;
+  for (const int n_threads : thread_counts) {
+    for (const auto& [isa, x, m] : cases) {
+      const Bench bench{isa, x, format, x, {m, n, k}, n_threads};
+      if (!wanted(bench.name(read_loop))) continue;
+      if (!weights) weights.emplace(format, n, k);
+      right = matrix_vector(bench, *weights) && right;
+    }
+  }
+  return right;
 }
 
 // Prefill against oneDNN, which always has the processor's best instruction set.
@@ -325,11 +418,12 @@ bool Benchmarks::matrix_product(const Bench& bench) {
   omp_set_num_threads(bench.n_threads);
   ThreadPool pool(bench.n_threads, true);
   const Tensor x = random_tensor(bench.x, m, k, 1);
-  const Weights w(bench.w, n, k);
+  const Weights weights(bench.w, n, k);
+  const PackedMatrix packed = weights.packed();
   const Tensor y(bench.y, {m, n});
-  const auto ours = [&] { linear(w.packed, x, nullptr, y, pool, bench.isa); };
+  const auto ours = [&] { linear(packed, x, nullptr, y, pool, bench.isa); };
   ours();
-  if (!agrees(bench, x, w, y)) return false;
+  if (!agrees(bench, x, Values(weights.values()), y)) return false;
   const Tensor peer_x = quantised ? Tensor(DType::I8, {m, k}) : random_tensor(bench.x, m, k, 1);
   const Tensor peer_w =
       quantised ? Tensor(DType::I8, {n, k}) : random_tensor(bench.w.dtype, n, k, 2);
@@ -353,39 +447,69 @@ bool Benchmarks::matrix_product(const Bench& bench) {
   return true;
 }
 
-bool Benchmarks::run_all() {
-  const Shape2 decode[] = {{1, 4096, 14336}, {1, 8192, 8192}, {1, 14336, 4096}};
-  const Shape2 prefill[] = {{512, 4096, 4096}, {512, 4096, 14336}, {512, 14336, 4096}};
-  const auto bf = DType::BF16;
-  const auto f32 = DType::F32;
-  const WeightFormat quantised[] = {
-      weight_formats::int8_g32, weight_formats::int4_g32, weight_formats::q4_0};
+std::vector<Isa> lesser_isas() {
+  std::vector<Isa> lesser;
+  for (const Isa isa : {Isa::avx512_vnni, Isa::avx512, Isa::avx2, Isa::portable}) {
+    if (isa < best_isa()) lesser.push_back(isa);
+  }
+  return lesser;
+}
+
+bool Benchmarks::decode() {
+  using namespace weight_formats;
+  constexpr auto bf = DType::BF16;
+  constexpr auto f32 = DType::F32;
+  const Case alone[] = {{best_isa(), bf, 1}};
+  const Case of_f32[] = {{best_isa(), f32, 1}};
+  std::vector<Case> all;
+  for (const int64_t m : {1, 4, 8, 16, 64}) all.push_back({best_isa(), bf, m});
+  for (const Isa isa : lesser_isas()) all.push_back({isa, bf, 1});
+
+  constexpr int64_t side = 8192;
   bool right = true;
-  for (const int threads : {1, 2}) {
-    for (const Isa isa : {Isa::avx512_bf16, Isa::avx512, Isa::avx2, Isa::portable}) {
-      if (isa > best_isa()) continue;
-      for (const Shape2& shape : decode) {
-        right = matrix_vector({isa, bf, bf, bf, shape, threads}) && right;
-        for (const WeightFormat& format : quantised)
-          right = matrix_vector({isa, bf, format, bf, shape, threads}) && right;
-      }
-      right = matrix_vector({isa, f32, bf, f32, decode[1], threads}) && right;
-      right = matrix_vector({isa, f32, f32, f32, decode[1], threads}) && right;
+  for (const WeightFormat& format : {WeightFormat(bf), int8_g32, q4_0}) {
+    right = matrix_vectors(format, side, side, all) && right;
+    right = matrix_vectors(format, 4096, 14336, alone) && right;
+    right = matrix_vectors(format, 14336, 4096, alone) && right;
+  }
+  right = matrix_vectors(int4_g32, side, side, alone) && right;
+  right = matrix_vectors(int4_g32, 4096, 14336, alone) && right;
+  right = matrix_vectors(int4_g32, 14336, 4096, alone) && right;
+  for (const WeightFormat& format :
+       {int8_row, int8_g128, int4_g128, q4_1, fp8_tensor, fp8_row, fp8_block128}) {
+    right = matrix_vectors(format, side, side, alone) && right;
+  }
+  right = matrix_vectors(bf, side, side, of_f32) && right;
+  return matrix_vectors(f32, side, side, of_f32) && right;
+}
+
+bool Benchmarks::prefill() {
+  using namespace weight_formats;
+  constexpr auto bf = DType::BF16;
+  constexpr auto f32 = DType::F32;
+  constexpr Shape2 square{512, 4096, 4096};
+  const Isa best = best_isa();
+  std::vector<Isa> isas = lesser_isas();
+  isas.insert(isas.begin(), best);
+  bool right = true;
+  for (const int n_threads : thread_counts) {
+    if (best == Isa::avx512_bf16) {  // without, oneDNN has no such product to compare with
+      for (const Shape2& shape : {square, Shape2{512, 4096, 14336}, Shape2{512, 14336, 4096}})
+        right = matrix_product({best, bf, bf, bf, shape, n_threads}) && right;
     }
-    if (best_isa() == Isa::avx512_bf16) {
-      for (const Shape2& shape : prefill) {
-        right = matrix_product({best_isa(), bf, bf, bf, shape, threads}) && right;
-        for (const WeightFormat& format : quantised)
-          right = matrix_product({best_isa(), bf, format, bf, shape, threads}) && right;
-      }
-    }
-    for (const Isa isa : {Isa::avx512, Isa::avx2, Isa::portable}) {
-      if (isa > best_isa()) continue;
-      const Shape2 shape = isa == Isa::portable ? Shape2{64, 4096, 4096} : prefill[0];
-      right = matrix_product({isa, f32, f32, f32, shape, threads}) && right;
+    for (const Isa isa : isas) {
+      const Shape2 shape = isa == Isa::portable ? Shape2{16, square.n, square.k} : square;
+      right = matrix_product({isa, f32, f32, f32, shape, n_threads}) && right;
+      for (const WeightFormat& format : {int8_g32, int4_g32, q4_0})
+        right = matrix_product({isa, bf, format, bf, shape, n_threads}) && right;
     }
   }
   return right;
+}
+
+bool Benchmarks::run_all() {
+  const bool right = decode();
+  return prefill() && right;
 }
 
 Options parse(int argc, char** argv) {

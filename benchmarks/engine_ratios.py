@@ -14,6 +14,7 @@ from testbed_run import LAUNCHER, record_of
 
 THREADS = 2
 PROMPT_TOKENS = 512
+CHECKED_ROWS, CHECKED_STEPS = 16, 8  # whose logits are compared: of the prompt, and decoded
 KINDS = {"bf16": "bf16", "q8_0": "int8", "q4_0": "int4"}
 MBU = {"bf16": (0.85, 0.95), "q8_0": (0.85, 0.95), "q4_0": (0.75, 0.9)}
 DECODE = {"bf16": (1.05, 1.2), "q8_0": (1.2, 1.4), "q4_0": (1.2, 1.5)}
@@ -80,34 +81,74 @@ def prompt_ids(n):
     return [(7919 * (i + 1)) % SHAPE["vocab_size"] for i in range(n)]
 
 
-def read_prompt_logits(path, n_rows):
+class OurLogits:
+    """What --logits wrote of one request: the rows of the prompt, then those of the decode steps."""
+
+    def __init__(self, path):
+        self.path = path
+        with open(path, "rb") as file:
+            header_bytes, = struct.unpack("<Q", file.read(8))
+            self.tensors = json.loads(file.read(header_bytes))
+        self.begin = 8 + header_bytes
+
+    def values(self, name, kind, first, n):
+        with open(self.path, "rb") as file:
+            file.seek(self.begin + self.tensors[name]["data_offsets"][0] + 4 * first)
+            return array.array(kind, file.read(4 * n))
+
+    def steps(self):
+        return self.tensors["request0.greedy_ids"]["shape"][0]
+
+    def forced_ids(self, prompt):
+        """The prompt, and what the decode steps took."""
+        return [*prompt, *self.values("request0.greedy_ids", "i", 0, self.steps() - 1)]
+
+    def row(self, position, n_prompt):
+        """Row n_prompt - 1 is both the prompt's last and the first that chose a token."""
+        width = self.tensors["request0.prompt_logits"]["shape"][1]
+        if position < n_prompt:
+            return self.values("request0.prompt_logits", "f", position * width, width)
+        return self.values("request0.greedy_logits", "f", (position - n_prompt + 1) * width, width)
+
+
+def row_of(path, position, width):
     with open(path, "rb") as file:
-        header_bytes, = struct.unpack("<Q", file.read(8))
-        begin, end = json.loads(file.read(header_bytes))["request0.prompt_logits"]["data_offsets"]
-        file.seek(8 + header_bytes + begin)
-        values = array.array("f", file.read(end - begin))
-    width = len(values) // n_rows
-    return [values[i * width:(i + 1) * width] for i in range(n_rows)]
+        file.seek(4 * position * width)
+        return array.array("f", file.read(4 * width))
 
 
-def same_work(setup, kind):
-    """(relative distance of the logits of a prompt, rows whose largest logit is the same token, rows)."""
-    ids = prompt_ids(16)
+def same_work(setup, kind, compute):
+    """Our logits and llama.cpp's of the prompt that is timed, and of decode steps on the tokens that ours chose:
+    (relative distance, rows whose largest logit is the same token, rows). compute: None is the default, which is what
+    is timed."""
+    prompt = prompt_ids(PROMPT_TOKENS)
+    options = [*model_options(setup, kind), "--prompt-ids", ",".join(map(str, prompt)), "--warmup", "0",
+               "--gen-tokens", str(CHECKED_STEPS + 1), "--repeats", "1",
+               *(["--compute-dtype", compute] if compute else [])]
+    every = PROMPT_TOKENS // CHECKED_ROWS
+    positions = [*range(every - 1, PROMPT_TOKENS, every), *range(PROMPT_TOKENS, PROMPT_TOKENS + CHECKED_STEPS)]
+    distance = size = agree = 0
     with tempfile.TemporaryDirectory() as folder:
         ours, peer = (os.path.join(folder, name) for name in ("ours.safetensors", "peer.bin"))
-        one_process(setup, [*model_options(setup, kind), "--prompt-ids", ",".join(map(str, ids)), "--gen-tokens", "1",
-                            "--compute-dtype", "f32", "--warmup", "0", "--repeats", "1", "--logits", ours])
-        a = read_prompt_logits(ours, len(ids))
-        with Llama(setup.llama, gguf_path(setup.models, kind), "f32") as llama:
-            llama.ask(ids=ids, logits=peer)
-        with open(peer, "rb") as file:
-            flat = array.array("f", file.read())
-    width = len(a[0])
-    b = [flat[i * width:(i + 1) * width] for i in range(len(ids))]
-    distance = sum((x - y) ** 2 for p, q in zip(a, b) for x, y in zip(p, q))
-    size = sum(x * x for p in a for x in p)
-    agree = sum(max(range(width), key=p.__getitem__) == max(range(width), key=q.__getitem__) for p, q in zip(a, b))
-    return (distance / size) ** 0.5, agree, len(ids)
+        one_process(setup, [*options, "--logits", ours])
+        logits = OurLogits(ours)
+        with Llama(setup.llama, gguf_path(setup.models, kind), *(["f32"] if compute == "f32" else [])) as llama:
+            llama.ask(ids=logits.forced_ids(prompt), prompt_tokens=len(prompt), logits=peer)
+        for position in positions:
+            a = logits.row(position, len(prompt))
+            b = row_of(peer, position, len(a))
+            distance += sum((x - y) ** 2 for x, y in zip(a, b))
+            size += sum(x * x for x in a)
+            agree += max(range(len(a)), key=a.__getitem__) == max(range(len(b)), key=b.__getitem__)
+    return (distance / size) ** 0.5, agree, len(positions)
+
+
+def same_work_row(setup, kind, compute):
+    distance, agree, n = same_work(setup, kind, compute)
+    return Row(f"logits' distance from llama.cpp's, {kind}, computed in {compute or 'bf16 as timed'}", [distance],
+               SAME_LOGITS[kind], at_most=True,
+               note=f"same work: {CHECKED_ROWS} rows of the prompt of {PROMPT_TOKENS} and {CHECKED_STEPS} decode "
+                    f"steps; largest logit the same in {agree} of {n}")
 
 
 def alternate_with_llama(setup, kind):
@@ -155,12 +196,26 @@ def engine_section(setup):
         rows.append(Row(f"prefill {PROMPT_TOKENS} to llama.cpp, {kind}", prefill, *PREFILL[kind],
                         fault=missing or fault, note=ttft))
         if peers:
-            distance, agree, n = same_work(setup, kind)
-            rows.append(Row(f"logits' distance from llama.cpp's, {kind}", [distance], SAME_LOGITS[kind], at_most=True,
-                            note=f"same work: largest logit the same in {agree} of {n} rows"))
+            rows += [same_work_row(setup, kind, compute) for compute in (None, "f32")]
     text = "MBU is the record's: bytes of weights and KV a step over the time and the read loop, which runs between "\
            "the repeats. llama.cpp's time is of `llama_decode` alone, ours of whole steps with the choice of the token."
     return Section("Decode and prefill, 1 B model", rows, text)
+
+
+def with_head_s(setup, options, phase):
+    """(record, seconds of a step's head and of choosing its tokens): the median of the traced steps."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "trace.json")
+        record = one_process(setup, [*options, "--trace", path])
+        with open(path, encoding="utf-8") as file:
+            events = json.load(file)["traceEvents"]
+    of_step = {}
+    for event in events:
+        where = event.get("args", {})
+        if event.get("cat") == phase and where.get("site") == "head":
+            step = where["repeat"], where["step"]
+            of_step[step] = of_step.get(step, 0.0) + event["dur"] * 1e-6
+    return record, statistics.median(of_step.values())
 
 
 def gain_section(setup):
@@ -168,14 +223,15 @@ def gain_section(setup):
     context = ["--context", str(PROMPT_TOKENS), "--warmup", "1"]
     steps = [*context, "--prompt-tokens", "1", "--gen-tokens", "17", "--repeats", str(repeats)]
     passes = [*context, "--prompt-tokens", "4", "--gen-tokens", "1", "--repeats", str(8 * repeats)]
-    batch, rows4, int4 = [], [], []
+    batch, rows4, heads, int4 = [], [], [], []
     for _ in range(setup.rounds):
         one = one_process(setup, [*model_options(setup, "bf16"), *steps])
-        four = one_process(setup, [*model_options(setup, "bf16"), *steps, "--batch", "4"])
-        verify = one_process(setup, [*model_options(setup, "bf16"), *passes])
+        four, head_of_four = with_head_s(setup, [*model_options(setup, "bf16"), *steps, "--batch", "4"], "decode")
+        verify, head_of_one = with_head_s(setup, [*model_options(setup, "bf16"), *passes], "prefill")
         small = one_process(setup, [*model_options(setup, "q4_0"), *steps])
         batch.append(4 * step_s(one) / step_s(four) / 4)
-        rows4.append(4 * step_s(one) / step_s(verify, "prefill") / 4)
+        heads.append(head_of_four - head_of_one)
+        rows4.append(4 * step_s(one) / (step_s(verify, "prefill") + heads[-1]) / 4)
         block, block_bytes = BLOCKS["q4_0"]
         int4.append(step_s(one) / step_s(small) / (2 / (block_bytes / block)))
     fault = fault_of_bytes(small, "q4_0")
@@ -183,8 +239,9 @@ def gain_section(setup):
     return Section("Gain over batch 1 in bf16", [
         Row("batch 4 ÷ 4", batch, 0.8, 0.95, note=f"tokens/s of --batch 4 to --batch 1; {cached}"),
         Row("4 tokens a pass ÷ 4", rows4, 0.8, 0.95,
-            note="a step of 4 rows of one sequence (`--context 512 --prompt-tokens 4 --gen-tokens 1`; the head for the "
-                 "last row only) to a decode step"),
+            note="a step of 4 rows of one sequence (`--context 512 --prompt-tokens 4 --gen-tokens 1`) to a decode step; "
+                 "it computes the head for the last row only, so what the head of `--batch 4` takes longer in traced "
+                 f"steps is added: {1e3 * statistics.median(heads):+.2f} ms"),
         Row("int4 ÷ (2 ÷ 0.5625 bytes a weight)", int4, 0.8, 0.95, fault=fault, note=f"q4_0; {cached}")])
 
 

@@ -4,11 +4,12 @@ JSON answer a line, so that its loading and its start are in no time. Runs in th
 makes, with all of llama.cpp's defaults (weights repacked, flash attention and fusion as it chooses).
 
   llama_peer.py MODEL.gguf THREADS [KV cache type: f16|bf16|f32]
-  {"ids": [...], "gen_tokens": G, "logits": "" or a file} -> {"prefill_s": s, "step_s": [s, ...], "ids": [...]}
+  {"ids": [...], "gen_tokens": G} -> {"prefill_s": s, "step_s": [s, ...], "ids": [...]}
+  {"ids": [...], "prompt_tokens": P, "logits": FILE} -> {}
 
 G - 1 steps of one token follow the prompt, each on the token with the largest logit of the step before. A time is of
-llama_decode until its logits are there; choosing the token is not in it. With `logits` the logits of all rows of the
-prompt go to that file, f32 [P, V] in the machine's order, and nothing is generated.
+llama_decode until its logits are there; choosing the token is not in it. With `logits` the logits of all rows go to
+that file, f32 [ids, V] in the machine's order: the first P ids are one batch, each later one a step of its own.
 """
 import ctypes
 import json
@@ -64,14 +65,19 @@ class Peer:
             answer["ids"].append(int(self.row(-1).argmax()))
         return answer
 
-    def write_logits(self, ids, path):
+    def write_logits(self, ids, prompt_tokens, path):
         self.clear()
-        batch = llama_cpp.llama_batch_init(len(ids), 0, 1)
-        batch.n_tokens = len(ids)
-        for i, token in enumerate(ids):
+        batch = llama_cpp.llama_batch_init(prompt_tokens, 0, 1)
+        batch.n_tokens = prompt_tokens
+        for i, token in enumerate(ids[:prompt_tokens]):
             batch.token[i], batch.pos[i], batch.n_seq_id[i], batch.seq_id[i][0], batch.logits[i] = token, i, 1, 0, 1
         self.decode(batch)
-        np.stack([self.row(i) for i in range(len(ids))]).tofile(path)
+        with open(path, "wb") as file:
+            for i in range(prompt_tokens):
+                self.row(i).tofile(file)
+            for token in ids[prompt_tokens:]:
+                self.decode(self.batch([token]))
+                self.row(-1).tofile(file)
         llama_cpp.llama_batch_free(batch)
         return {}
 
@@ -86,7 +92,7 @@ def main():
     for line in sys.stdin:
         task = json.loads(line)
         if task.get("logits"):
-            answer = peer.write_logits(task["ids"], task["logits"])
+            answer = peer.write_logits(task["ids"], task["prompt_tokens"], task["logits"])
         else:
             answer = peer.generate(task["ids"], task["gen_tokens"])
         print(json.dumps(answer), flush=True)

@@ -11,6 +11,7 @@ import datetime
 import json
 import os
 import platform
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -23,6 +24,10 @@ from bench_shapes import SHAPE
 from testbed_run import ROOT
 
 NO_LLAMA = "peer not built: run bash benchmarks/peers.sh"
+BUILD, PEERS = os.path.join(ROOT, "build"), os.path.join(ROOT, "build", "peers")
+PAGE = os.path.join(ROOT, "docs", "performance.md")
+# What would make the program other than a user has it, in rows that do not say so.
+NOT_IN_FORCE = ("TESTBED_ISA", "TESTBED_ONE_SHOT_BYTES")
 
 
 class Setup:
@@ -93,39 +98,70 @@ def revision():
     return done.stdout.strip() or "unknown"
 
 
+def command_of(args):
+    """What makes these figures; the page it goes to is no part of them."""
+    words = ["python3", "benchmarks/performance.py"]
+    for option, value, usual in (("--build", args.build, BUILD), ("--peers", args.peers, PEERS)):
+        words += [option, value] if value != usual else []
+    for name in args.only or []:
+        words += ["--only", name]
+    words += ["--quick"] if args.quick else []
+    words += ["--rounds", str(args.rounds)] if args.rounds else []
+    return shlex.join(words)
+
+
+def floors(rows, features):
+    """The lines that say which floors were reached, missed, and not held here."""
+    held = [row for row in rows if row.is_held()]
+    missed = [row for row in held if row.misses_floor()]
+    lines = [f"**{len(held) - len(missed)} of {len(held)} floors reached.**" + (
+        " Missed: " + "; ".join(row.name for row in missed) + "." if missed else ""), ""]
+    not_held = [f"{row.name} ({row.not_held})" for row in rows if row.not_held]
+    if not_held:
+        lines += ["Not measured: " + "; ".join(not_held) + ".", ""]
+    if missed and "avx512f" not in features:
+        lines += ["This processor has no AVX-512. The floors were set on one that has: what is missed here may be missed "
+                  "for want of its instructions, and is missed all the same.", ""]
+    return lines
+
+
 def page(args, setup, sections, load_before):
     name, model, features = processor()
+    now = datetime.datetime.now(datetime.timezone.utc)
     rows = [row for section in sections for row in section.rows]
-    held = [row for row in rows if row.floor is not None]
-    missed = [row for row in held if row.misses_floor()]
-    command = "python3 benchmarks/performance.py" + "".join(
-        f" {a}" for a in sys.argv[1:] if not a.startswith("--page"))
     load = ", ".join(f"{value:.1f}" for value in load_before)
     lines = [
         "# Performance", "",
-        f"Written by `{command}` on {datetime.datetime.now(datetime.timezone.utc):%Y-%m-%d %H:%M} UTC; do not edit. Every "
-        "figure is a ratio to a peer that ran in the same minute, in turn; 1.00 is the peer's speed, above is faster.", "",
+        f"Written by `{command_of(args)}` on {now:%Y-%m-%d %H:%M} UTC; do not edit. Every figure is a ratio to a peer "
+        "that ran in the same minute, in turn; 1.00 is the peer's speed, above is faster.", "",
         f"- machine: {name} ({model}), {os.cpu_count()} cores, {' '.join(features)}; Linux {platform.release()}",
         f"- load average before: {load}; after: {', '.join(f'{value:.1f}' for value in os.getloadavg())}",
         f"- version {revision()}; model: {SHAPE['n_layers']} layers, d_model {SHAPE['d_model']}, d_ff {SHAPE['d_ff']}, "
         f"{SHAPE['n_heads']} heads, {SHAPE['n_kv_heads']} KV heads, vocabulary {SHAPE['vocab_size']}, random weights",
-        *(f"- {line}" for line in peer_versions(setup)), "",
-        f"**{len(held) - len(missed)} of {len(held)} floors reached.**" + (
-            " Missed: " + "; ".join(row.name for row in missed) + "." if missed else ""), ""]
+        *(f"- {line}" for line in peer_versions(setup)), "", *floors(rows, features)]
     if args.quick:
         lines += ["Quick run: few rounds.", ""]
-    return "\n".join(lines) + "\n" + "\n".join(section.markdown() for section in sections), bool(missed)
+    return "\n".join(lines) + "\n" + "\n".join(section.markdown() for section in sections), any(
+        row.misses_floor() for row in rows)
 
 
 def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--build", default=os.path.join(ROOT, "build"), help="build folder (build)")
-    parser.add_argument("--peers", default=os.path.join(ROOT, "build", "peers"), help="of peers.sh (build/peers)")
-    parser.add_argument("--page", default=os.path.join(ROOT, "docs", "performance.md"), help="- is standard output")
-    parser.add_argument("--only", action="append", choices=sorted(SECTIONS), help="this section; may repeat")
+    parser.add_argument("--build", default=BUILD, help="build folder (build)")
+    parser.add_argument("--peers", default=PEERS, help="of peers.sh (build/peers)")
+    parser.add_argument("--page", default=PAGE, help="- is standard output")
+    parser.add_argument("--only", action="append", choices=sorted(SECTIONS),
+                        help="this section; may repeat; needs a --page of its own")
     parser.add_argument("--quick", action="store_true", help="fewer rounds and repeats")
     parser.add_argument("--rounds", type=int, help="alternations of each ratio of whole runs (5, quick 2)")
-    return parser.parse_args()
+    args = parser.parse_args()
+    if args.only and os.path.realpath(args.page) == os.path.realpath(PAGE):
+        parser.error(f"--only would write some sections over the whole of {PAGE}: give --page FILE, or --page - for "
+                     "the terminal")
+    for name in NOT_IN_FORCE:
+        if name in os.environ:
+            parser.error(f"{name} is set, and would change what is measured: unset it")
+    return args
 
 
 def main():

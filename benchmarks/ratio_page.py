@@ -9,12 +9,27 @@ def quartiles(values):
 
 
 class Row:
-    """One ratio. With `at_most` the floor is a ceiling. Without figures (None is none), or with a `fault`, it fails."""
+    """One ratio. With `at_most` the floor is a ceiling. Without figures (None is none), or with a `fault`, it fails;
+    what this machine cannot have is `not_held`, and why: listed, but no miss."""
 
-    def __init__(self, name, values, floor=None, aim=None, note="", fault="", at_most=False, percent=False):
+    def __init__(self, name, values, floor=None, aim=None, *, note="", fault="", at_most=False, percent=False,
+                 not_held=""):
         self.name, self.values, self.floor, self.aim = name, [v for v in values if v is not None], floor, aim
-        self.note, self.at_most, self.percent = note, at_most, percent
+        self.note, self.at_most, self.percent, self.not_held = note, at_most, percent, not_held
         self.fault = fault or ("" if self.values else "no figure")
+
+    @classmethod
+    def of_worst(cls, name, cases, *bounds, note="", at_most=False, **options):
+        """A row of several cases (sizes, shapes), {case: its figures}: the figures and the verdict are those of the
+        case with the worst median; the note has every median."""
+        medians = {case: statistics.median(values) for case, values in cases.items() if values}
+        if not medians:
+            return cls(name, [], *bounds, note=note, at_most=at_most, **options)
+        worst = (max if at_most else min)(medians, key=medians.get)
+        row = cls(name, cases[worst], *bounds, at_most=at_most, **options)
+        every = "; ".join(f"{case} {row.text(median)}" for case, median in medians.items())
+        row.note = ". ".join(filter(None, (note, f"worst: {worst}; all: {every}" if len(medians) > 1 else every)))
+        return row
 
     @property
     def median(self):
@@ -24,6 +39,8 @@ class Row:
         return self.median <= bound if self.at_most else self.median >= bound
 
     def verdict(self):
+        if self.not_held:
+            return "not held: " + self.not_held
         if self.floor is None:
             return self.fault
         if self.fault:
@@ -33,7 +50,10 @@ class Row:
         return "aim reached" if self.aim is not None and self.reaches(self.aim) else "floor reached"
 
     def misses_floor(self):
-        return self.floor is not None and (bool(self.fault) or not self.reaches(self.floor))
+        return self.is_held() and (bool(self.fault) or not self.reaches(self.floor))
+
+    def is_held(self):
+        return self.floor is not None and not self.not_held
 
     def text(self, value):
         if value is None:

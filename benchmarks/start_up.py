@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Start-up on the 1 B model: from the start of the program to its first token, over reading the file once and touching the
-memory; with the file out of the page cache (cold) and in it (warm). And the most memory a rank holds of its own (RssAnon: not the mapped file)
-beside its shard.
+"""Start-up on the 1 B model: from the start of the program to its first token, over reading the file once and touching
+the memory; with the file out of the page cache (cold) and in it (warm). The bytes that came from the file's device
+meanwhile. And the most memory of its own (RssAnon: not the mapped file) that a rank held while it loaded, beside its
+shard.
 
   python3 benchmarks/start_up.py PROGRAM FOLDER_OF_bench_model.py
 """
@@ -24,7 +25,8 @@ FIRST_TOKEN = ["--prompt-tokens", "1", "--gen-tokens", "1", "--warmup", "0", "--
                "--device", "cpu", "--quiet"]
 # What a process holds before it loads: code's data, MPI's buffers, thread stacks.
 PROCESS_BYTES = 64 << 20
-LEAST_LLC_BYTES = 32 << 20
+READ_LOOP = "read loop"  # the name of a rank that has loaded (launch/cpu_rank.cpp)
+LEAST_COLD_SHARE = 0.95  # of a file that a cold start has from its device
 HOST_TAKES_BACK_S = 4  # after which a host that wants free pages has them
 
 
@@ -77,22 +79,26 @@ def children_of(pid):
     return found
 
 
-def own_bytes(pid):
+def text_of(pid, name):
+    """Empty: the process has ended."""
     try:
-        with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as file:
-            for line in file:
-                if line.startswith("RssAnon:"):
-                    return int(line.split()[1]) << 10
+        with open(f"/proc/{pid}/{name}", encoding="ascii", errors="replace") as file:
+            return file.read()
     except OSError:
-        pass
-    return 0
+        return ""
+
+
+def fields_of(pid, name):
+    return dict(line.split(":", 1) for line in text_of(pid, name).splitlines() if ":" in line)
 
 
 class Watch:
-    """The largest RssAnon of each rank below a process, looked at every few milliseconds."""
+    """Looks at the ranks below a process every few milliseconds: peaks {rank: its largest RssAnon until its read loop,
+    which begins when it has loaded}, and read_bytes {rank: what it has had from devices}."""
 
     def __init__(self, process, program):
-        self.peaks, self.process, self.program = {}, process, os.path.realpath(program)
+        self.peaks, self.read_bytes, self.loaded = {}, {}, set()
+        self.process, self.program = process, os.path.realpath(program)
         self.thread = threading.Thread(target=self.look)
         self.thread.start()
 
@@ -102,68 +108,102 @@ class Watch:
         except OSError:
             return False
 
+    def rank_of(self, pid):
+        settings = dict(entry.split("=", 1) for entry in text_of(pid, "environ").split("\0") if "=" in entry)
+        return int(settings.get("OMPI_COMM_WORLD_RANK", -1))
+
     def look(self):
-        ranks, listed = [], 0.0
+        ranks, listed = {}, 0.0
         while self.process.poll() is None:
             if time.monotonic() - listed > 0.2:
-                ranks = [pid for pid in children_of(self.process.pid) if self.is_rank(pid)]
+                ranks = {pid: self.rank_of(pid) for pid in children_of(self.process.pid) if self.is_rank(pid)}
                 listed = time.monotonic()
-            for pid in ranks:
-                self.peaks[pid] = max(self.peaks.get(pid, 0), own_bytes(pid))
+            for pid, rank in ranks.items():
+                self.look_at(pid, rank)
             time.sleep(0.005)
 
+    def look_at(self, pid, rank):
+        status = fields_of(pid, "status")
+        if status.get("Name", "").strip() == READ_LOOP:
+            self.loaded.add(rank)
+        if rank not in self.loaded and "RssAnon" in status:
+            self.peaks[rank] = max(self.peaks.get(rank, 0), int(status["RssAnon"].split()[0]) << 10)
+        counters = fields_of(pid, "io")
+        if "read_bytes" in counters:
+            self.read_bytes[rank] = int(counters["read_bytes"])
 
-def start(program, ranks, options):
-    """(seconds from start to end, record, largest RssAnon of each rank)."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = os.path.join(folder, "record.json")
-        command = [LAUNCHER, "600", str(ranks), program, *FIRST_TOKEN, "--tp", str(ranks), *options, "--json", path]
-        begin = time.perf_counter()
-        process = subprocess.Popen(command)
-        watch = Watch(process, program)
-        code = process.wait()
-        elapsed_s = time.perf_counter() - begin
-        watch.thread.join()
-        if code != 0:
-            raise SystemExit(f"{' '.join(command)}: exit code {code}")
-        with open(path, encoding="utf-8") as file:
-            return elapsed_s, json.load(file), sorted(watch.peaks.values())
+
+class Start:
+    """One start of the program to its end: elapsed_s, its record, and what the watch saw."""
+
+    def __init__(self, program, ranks, options):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "record.json")
+            command = [LAUNCHER, "600", str(ranks), program, *FIRST_TOKEN, "--tp", str(ranks), *options, "--json", path]
+            begin = time.perf_counter()
+            process = subprocess.Popen(command)
+            self.watch = Watch(process, program)
+            code = process.wait()
+            self.elapsed_s = time.perf_counter() - begin
+            self.watch.thread.join()
+            if code != 0:
+                raise SystemExit(f"{' '.join(command)}: exit code {code}")
+            with open(path, encoding="utf-8") as file:
+                self.record = json.load(file)
+        if self.watch.loaded != set(range(ranks)):
+            raise SystemExit(f"{' '.join(command)}: the watch missed the end of loading: {sorted(self.watch.loaded)}")
+
+    def weights_bytes(self):
+        return [memory["weights_bytes"] for memory in self.record["memory"]]
+
+    def excess(self, kind):
+        """Of the fullest rank: what it held beyond its shard, in units of the largest tensor as stored."""
+        beyond = [self.watch.peaks[memory["rank"]] - memory["weights_bytes"] - PROCESS_BYTES
+                  for memory in self.record["memory"]]
+        return max(beyond) / largest_tensor_bytes(kind)
+
+    def read_bytes(self):
+        return sum(self.watch.read_bytes.values())
+
+
+class File:
+    """A model: its name, what the program opens, the file with the weights, how they are stored."""
+
+    def __init__(self, name, model, path, kind):
+        self.name, self.model, self.path, self.kind = name, model, path, kind
 
 
 def models(folder):
     safetensors = safetensors_path(folder)
-    return {"GGUF bf16": (gguf_path(folder, "bf16"), gguf_path(folder, "bf16")),
-            "GGUF Q8_0": (gguf_path(folder, "q8_0"), gguf_path(folder, "q8_0")),
-            "safetensors bf16": (safetensors, os.path.join(safetensors, "model.safetensors"))}
+    return [File("GGUF bf16", gguf_path(folder, "bf16"), gguf_path(folder, "bf16"), "bf16"),
+            File("GGUF Q8_0", gguf_path(folder, "q8_0"), gguf_path(folder, "q8_0"), "q8_0"),
+            File("safetensors bf16", safetensors, os.path.join(safetensors, "model.safetensors"), "bf16")]
 
 
-def read_buffer_bytes(record):
-    """Of a rank's read loop, which runs after loading (launch/cpu_rank.cpp)."""
-    ranks = len(record["memory"])
-    return max(8 * max(record["peaks"][0]["llc_bytes"], LEAST_LLC_BYTES) // ranks, 4 * LEAST_LLC_BYTES)
-
-
-def excess(record, peaks):
-    """Of the fullest rank: what it held beyond its shard, caches and buffers, in units of the largest tensor."""
-    held = [m["weights_bytes"] + m["kv_pool_bytes"] + m["workspace_bytes"] for m in record["memory"]]
-    known = max(held) + read_buffer_bytes(record) + PROCESS_BYTES
-    return max(peak - known for peak in peaks) / largest_tensor_bytes()
-
-
-def one_round(program, ranks, model, file):
-    """(figure, value) of a cold and a warm start, each beside reading the file and touching the shards' memory."""
+def one_round(program, ranks, file, number):
+    """{figure: values} of a cold and a warm start, each beside reading the file, in turn first, and touching the
+    shards' memory."""
     figures = {}
     for cache in ("cold", "warm"):
-        if cache == "cold":
-            drop_from_cache(file)
-        read = read_s(file)
-        if cache == "cold":
-            drop_from_cache(file)
-        elapsed_s, record, peaks = start(program, ranks, ["--model", model])
+        def read(cache=cache):
+            if cache == "cold":
+                drop_from_cache(file.path)
+            return read_s(file.path)
+
+        def begin(cache=cache):
+            if cache == "cold":
+                drop_from_cache(file.path)
+            return Start(program, ranks, ["--model", file.model])
+
+        if number % 2 == 0:
+            file_s, started = read(), begin()
+        else:
+            started, file_s = begin(), read()
         time.sleep(HOST_TAKES_BACK_S)
-        touch = touch_s(sum(m["weights_bytes"] for m in record["memory"]))
-        figures[cache] = elapsed_s, read, touch
-        figures["memory"] = excess(record, peaks)
+        touch = touch_s(sum(started.weights_bytes()))
+        figures[cache] = started.elapsed_s, file_s, touch
+        figures[f"{cache} bytes"] = started.read_bytes() / os.path.getsize(file.path)
+        figures[f"{cache} memory"] = started.excess(file.kind)
     return figures
 
 
@@ -175,30 +215,48 @@ def start_row(cache, name, rounds, floor, aim):
                note=f"{elapsed:.1f} s; file {read:.1f} s, memory {touch:.1f} s")
 
 
-def start_up_section(program, folder, n_rounds):
-    rows = []
-    for name, (model, file) in models(folder).items():
-        for ranks in (1, 2):
-            split = f"{name}, " + ("1 rank" if ranks == 1 else f"tp {ranks}")
-            rounds = [one_round(program, ranks, model, file) for _ in range(n_rounds)]
-            rows += [start_row("cold", split, rounds, 1.5, 1.1), start_row("warm", split, rounds, None, None),
-                     Row(f"memory beyond the shard ÷ largest tensor, {split}", [r["memory"] for r in rounds], 1.0,
-                         at_most=True)]
-    safetensors = models(folder)["safetensors bf16"][0]
+def rows_of_file(program, file, ranks, n_rounds):
+    split = f"{file.name}, " + ("1 rank" if ranks == 1 else f"tp {ranks}")
+    read_s(file.path)  # untimed: what the host below keeps of it, it then keeps for all
+    rounds = [one_round(program, ranks, file, number) for number in range(n_rounds)]
+    cold_bytes, warm_bytes = ([figures[f"{cache} bytes"] for figures in rounds] for cache in ("cold", "warm"))
+    still_cached = "the file was not out of the page cache" if min(cold_bytes) < LEAST_COLD_SHARE else ""
+    return [
+        start_row("cold", split, rounds, 1.5, 1.1), start_row("warm", split, rounds, None, None),
+        Row(f"bytes read from the device ÷ file, cold start, {split}", cold_bytes, 1.05, 1.0, at_most=True,
+            fault=still_cached, note="all ranks together"),
+        Row(f"bytes read from the device ÷ file, warm start, {split}", warm_bytes, 0.05, at_most=True,
+            note="all ranks together"),
+        Row(f"memory beyond the shard ÷ largest tensor, {split}",
+            [figures[f"{cache} memory"] for figures in rounds for cache in ("cold", "warm")], 1.0, at_most=True,
+            note=f"while loading; a tensor of {largest_tensor_bytes(file.kind) >> 20} MiB as stored")]
+
+
+def random_weights_row(program, model, n_rounds):
     ratios, seconds = [], []
-    for _ in range(n_rounds):
-        loaded_s, _, _ = start(program, 1, ["--model", safetensors])
-        time.sleep(HOST_TAKES_BACK_S)
-        seconds.append(start(program, 1, ["--model", safetensors, "--weights", "random"])[0])
-        time.sleep(HOST_TAKES_BACK_S)
-        ratios.append(seconds[-1] / loaded_s)
-    rows.append(Row("random weights to the warm safetensors start, 1 rank", ratios, 1.5, 1.0, at_most=True,
-                    note=f"{statistics.median(seconds):.1f} s"))
-    return Section("Start-up", rows, "From mpirun to the end after one token, over reading the file once (8 MiB at a time) "
-                   "and the first touch of as much memory as the shards take, one thread each. Cold: dropped from the page "
-                   "cache by `posix_fadvise`; the host below may still have it. Memory is the rank's own (RssAnon), less "
-                   f"the read loop's buffer and {PROCESS_BYTES >> 20} MiB that any process of MPI holds; below 0 "
-                   "these were estimated generously.")
+    for number in range(n_rounds):
+        elapsed = {}
+        for options in ([], ["--weights", "random"])[::1 if number % 2 == 0 else -1]:
+            elapsed["random" if options else "loaded"] = Start(program, 1, ["--model", model, *options]).elapsed_s
+            time.sleep(HOST_TAKES_BACK_S)
+        seconds.append(elapsed["random"])
+        ratios.append(elapsed["random"] / elapsed["loaded"])
+    return Row("random weights to the warm safetensors start, 1 rank", ratios, 1.5, 1.0, at_most=True,
+               note=f"{statistics.median(seconds):.1f} s")
+
+
+def start_up_section(program, folder, n_rounds):
+    files = models(folder)
+    rows = [row for file in files for ranks in (1, 2) for row in rows_of_file(program, file, ranks, n_rounds)]
+    rows.append(random_weights_row(program, files[-1].model, n_rounds))
+    return Section(
+        "Start-up", rows,
+        "From mpirun to the end after one token, over reading the file once (8 MiB at a time) and the first touch of as "
+        "much memory as the shards take, one thread each; the file is read before the start and after it in turn, and "
+        "once before all. Cold: dropped from the page cache by `posix_fadvise`; the host below may still have it. Bytes "
+        "from the device are the ranks' `read_bytes` of /proc. Memory is the rank's own (RssAnon, looked at every 5 ms) "
+        "until its read loop, which begins when it has loaded, less its weights and "
+        f"{PROCESS_BYTES >> 20} MiB that any process of MPI holds.")
 
 
 if __name__ == "__main__":

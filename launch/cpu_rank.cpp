@@ -1,8 +1,10 @@
 #include "launch/cpu_rank.hpp"
 
 #include <fmt/format.h>
+#include <sys/prctl.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <optional>
@@ -31,6 +33,22 @@ double peak_of_products(CpuProcess& process,
       *inputs.source, inputs.model, position, resident_weights(config), compute));
   return integers ? std::max(peak, process.peak_flops(DType::I8)) : peak;
 }
+
+// The process's name for top and benchmarks/start_up.py: until its first read loop a rank has only
+// loaded.
+class ProcessName {
+ public:
+  explicit ProcessName(const char* name) {
+    prctl(PR_GET_NAME, usual_.data());
+    prctl(PR_SET_NAME, name);
+  }
+  ~ProcessName() { prctl(PR_SET_NAME, usual_.data()); }
+  ProcessName(const ProcessName&) = delete;
+  ProcessName& operator=(const ProcessName&) = delete;
+
+ private:
+  std::array<char, 16> usual_{};
+};
 
 // TESTBED_ONE_SHOT_BYTES: fixed instead of measured, and without the norm, so that runs can be
 // compared collective by collective.
@@ -103,8 +121,10 @@ double CpuProcess::peak_flops(DType operands) {
   return entry->second;
 }
 
+// With the best instructions whatever TESTBED_ISA forces: what memory gives is no choice of ours.
 double CpuProcess::read_bandwidth_sample() {
   constexpr double seconds = 0.03;
+  const ProcessName name("read loop");
   if (read_buffer_.empty()) {
     // Together the host's ranks read eight times the last-level cache, and each at least four times
     // what one core could have of it to itself: a virtual machine may not show all there is.
@@ -113,7 +133,7 @@ double CpuProcess::read_bandwidth_sample() {
     read_buffer_ = Tensor(DType::F32, {n_bytes / 4});
     std::fill_n(read_buffer_.as<float>(), read_buffer_.n_elements(), 1.0F);
   }
-  return cpu::read_bandwidth(read_buffer_, seconds, *pool_, isa_);
+  return cpu::read_bandwidth(read_buffer_, seconds, *pool_, cpu::best_isa());
 }
 
 std::unique_ptr<CpuProcess> start_cpu_process(const MpiWorld& world,

@@ -443,6 +443,7 @@ bool ShmCommunicator::find_everyones(TensorView x) {
     everyones_[static_cast<size_t>(r)] =
         r == rank() ? static_cast<std::byte*>(x.data()) : peer_heaps_.at(r, team_.place(r));
   }
+  ++n_in_place_;
   return true;
 }
 

@@ -86,6 +86,9 @@ class ShmCommunicator final : public Communicator {
 
   // Of what ranks [size] have put where others can read it, the bytes that this rank has read.
   std::vector<int64_t> bytes_read() const;
+  // All-reduces, fused with the norm or not, that took the ranks' sums where they lay: from tensors
+  // that all share, without a copy into a buffer.
+  int64_t n_in_place() const { return n_in_place_; }
 
  protected:
   CommAlgorithm all_reduce_algorithm(int64_t n_bytes) const override;
@@ -157,6 +160,7 @@ class ShmCommunicator final : public Communicator {
   Tensor row_sum_;
   std::vector<const void*> parts_;   // [size], kept between calls
   std::vector<int64_t> bytes_read_;  // [size]
+  int64_t n_in_place_ = 0;
 };
 
 }  // namespace testbed

@@ -142,6 +142,13 @@ void add_peaks(Lines& out, const RunRecord& record) {
   }
 }
 
+// How real ranks of a tp group sum, and from where on otherwise: measured as the run started.
+void add_all_reduces(Lines& out, const FingerprintRecord& fingerprint) {
+  const auto found = fingerprint.environment.find("all-reduces");
+  if (found == fingerprint.environment.end()) return;
+  out.wrapped("all-reduces " + printable(found->second), "  ");
+}
+
 }  // namespace
 
 std::string to_table(const RunRecord& record) {
@@ -153,6 +160,7 @@ std::string to_table(const RunRecord& record) {
   for (const PhaseRecord& phase : record.phases) table::add_phase(out, phase);
   add_memory(out, record);
   add_peaks(out, record);
+  add_all_reduces(out, record.run.fingerprint);
   table::add_counters(out, record);
   out.add("");
   out.wrapped(wall_sentence(record), "  ");

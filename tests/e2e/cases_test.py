@@ -258,6 +258,17 @@ class Inputs(Case):
             self.assertEqual([r["ids"] for r in got["requests"]], expected)
             self.assertIn(isa, got["fingerprint"]["devices"][0])
 
+    def test_every_instruction_set_computes_quantised_weights(self):
+        for isa in ("portable", "avx2"):
+            for weights in ("int8", "int4"):
+                got = record(2, "--tp", 2, "--model", LLAMA, *IDS, "--weight-dtype", weights, "--compute-dtype", "bf16",
+                             "--check", "full", env={"TESTBED_ISA": isa})
+                self.assertIn(isa, got["fingerprint"]["devices"][0])
+                self.assertIn(f"weights converted: bf16 -> {weights}-g32", got["labels"])
+                check = got["checks"]["against_one_rank"]
+                self.assertGreater(check["compared"], 0)
+                self.assertIsNone(check["first_difference"])
+
     def test_D4_groups_of_weights_are_cut_at_their_ends_or_the_split_is_refused(self):
         self.refused(2, "--tp", 2, "--model", LLAMA, *IDS, "--weight-dtype", "int8", "--weight-group", 128,
                      says=("blocks of 128", "legal for", ": 1"))

@@ -4,6 +4,9 @@
 // illegal. By default every mesh runs in one of the ways to work together (of more than 4 ranks
 // every other mesh for each model, the other half for the next; of 8, and sanitized, half of those
 // that are legal); with TESTBED_TEST_ALL set all meshes in all ways.
+#include <cstdlib>
+
+#include "parallel/comm/shm_communicator.hpp"
 #include "tests/mpi/cpu_rank_tests.hpp"
 #include "tests/trials.hpp"
 
@@ -23,6 +26,24 @@ TEST_P(Fixtures, every_legal_split_equals_the_reference) {
         const CpuRank rank(*world, *process, config, inputs);
         return run_rank(rank.context());
       });
+}
+
+// All of a run's all-reduces over tp, two in each layer of each step: its workspace is shared.
+TEST(AllReduces, of_a_run_are_taken_where_the_partial_sums_lie) {
+  if (world->size() % 2 != 0) GTEST_SKIP() << "needs groups of 2";
+  const fixtures::Reference reference = fixtures::read_reference("llama3_gqa", {.most_cases = 1});
+  const fixtures::Split split{{.tp = 2, .dp = world->size() / 2}, {}};
+  RunConfig config = fixtures::config_of("llama3_gqa", split, reference, "");
+  config.output.logits.reset();
+  const RunInputs inputs = open_inputs(config, split.mesh, *world->make_control());
+  setenv("TESTBED_ONE_SHOT_BYTES", "0", 1);  // all by two-shot
+  const CpuRank rank(*world, *process, config, inputs);
+  unsetenv("TESTBED_ONE_SHOT_BYTES");
+  const auto* const tp = dynamic_cast<const ShmCommunicator*>(&rank.context().groups.tp);
+  ASSERT_NE(tp, nullptr);
+  EXPECT_EQ(tp->n_in_place(), 0);
+  run_rank(rank.context());
+  EXPECT_GE(tp->n_in_place(), 2 * inputs.model.n_layers * config.workload.gen_tokens);
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, Fixtures, ::testing::ValuesIn(fixtures::all_models()));

@@ -129,12 +129,12 @@ std::vector<Rise> rises(std::span<const Named> formats, DType compute) {
 }
 
 // The formats that --weight-dtype int8, int4 and fp8 give by themselves. The computation is the
-// same every time: it is the rise on these texts that is bounded, whatever its error. int4 is
-// little of a trial here, since this file is 4-bit already (docs/quantisation.md).
-TEST(Perplexity, rises_by_no_more_than_its_bounds) {
+// same every time: it is the rise on these texts that is bounded, whatever its error. Of int4 this
+// is no trial: the file is in 4 bits already, and computed as it is (docs/quantisation.md).
+TEST(Perplexity, of_int8_and_fp8_is_bounded_and_of_int4_as_stored_stays) {
   constexpr std::array formats{
       Named{"int8-g32", int8_g32}, Named{"int4-g32", int4_g32}, Named{"fp8-row", fp8_row}};
-  constexpr std::array most_percent{0.5, 8.0, 1.5};
+  constexpr std::array most_percent{0.5, 0.1, 1.5};
   const std::vector<Rise> got = rises(formats, DType::F32);
   for (size_t i = 0; i < got.size(); ++i) {
     EXPECT_LE(got[i].percent, most_percent.at(i)) << formats.at(i).name;

@@ -31,6 +31,12 @@ Tensor make_tensor(MpiWorld& world, bool in_place, DType dtype, const Shape& sha
   return in_place ? world.allocate(dtype, shape) : Tensor(dtype, shape);
 }
 
+// Of groups that share no memory: none.
+int64_t n_in_place(const Communicator& group) {
+  const auto* const shm = dynamic_cast<const ShmCommunicator*>(&group);
+  return shm == nullptr ? 0 : shm->n_in_place();
+}
+
 void check_sum(Communicator& group,
                TensorView x,
                CommAlgorithm algorithm,
@@ -51,7 +57,8 @@ void check_sum(Communicator& group,
   require_equal(record.wire_bytes, sent, what + ": wire bytes");
 }
 
-// Each algorithm, on tensors that others can write and on those they cannot.
+// Each algorithm, on tensors that others can write and then on those they cannot. Two-shots of the
+// former are summed where they lie.
 void sums(MpiWorld& world) {
   struct Way {
     const char* name;
@@ -66,11 +73,16 @@ void sums(MpiWorld& world) {
   for (const Way& way : ways) {
     const auto group = world.make_group(everyone(world), Axis::tp, way.sizes);
     require(dynamic_cast<ShmCommunicator*>(group.get()) != nullptr, "a group that shares memory");
-    for (const DType dtype : {DType::F32, DType::BF16}) {
-      for (const int64_t n : lengths) {
-        for (const bool shared : {true, false}) {
+    for (const bool shared : {true, false}) {
+      for (const DType dtype : {DType::F32, DType::BF16}) {
+        for (const int64_t n : lengths) {
+          const std::string what = std::string(way.name) + ", " + text_of(dtype, n);
           const Tensor x = make_tensor(world, shared, dtype, {n});
-          check_sum(*group, x, way.algorithm, std::string(way.name) + ", " + text_of(dtype, n));
+          const int64_t before = n_in_place(*group);
+          check_sum(*group, x, way.algorithm, what);
+          require_equal<int64_t>(n_in_place(*group) - before,
+                                 shared && way.algorithm == CommAlgorithm::two_shot ? 1 : 0,
+                                 what + ": in place");
         }
       }
     }
@@ -82,6 +94,7 @@ void mixed_tensors(MpiWorld& world) {
   const auto group = world.make_group(everyone(world), Axis::tp, {.one_shot_bytes = -1});
   for (const bool mixed : {true, false}) {
     const Tensor x = make_tensor(world, !mixed || world.rank() % 2 == 0, DType::F32, {301});
+    require_equal<int64_t>(n_in_place(*group), 0, "in place of mixed tensors");
     for (int call = 0; call < 70; ++call) {
       fill(x, group->rank(), random_value);
       group->all_reduce(x);
@@ -91,16 +104,25 @@ void mixed_tensors(MpiWorld& world) {
       }
     }
   }
+  require(n_in_place(*group) > 0, "in place once all share");
 }
 
+struct Rows {
+  int64_t n_rows;
+  int64_t d;
+  bool fused;  // in a group that always may
+};
+
 // The bits of an all-reduce followed by the device's residual and norm.
-void check_add_norm(Communicator& group, TensorView partial, int64_t rows, int64_t d, bool fused) {
-  const DType dtype = partial.dtype();
-  const std::string what = "add_norm of " + text_of(dtype, rows * d);
+void check_add_norm(
+    MpiWorld& world, Communicator& group, DType dtype, const Rows& rows, bool shared) {
+  const auto [n_rows, d, fused] = rows;
+  const Tensor partial = make_tensor(world, shared, dtype, {n_rows, d});
+  const std::string what = "add_norm of " + text_of(dtype, n_rows * d);
   CpuDevice device(std::make_shared<cpu::ThreadPool>(1, false), cpu::choose_isa(), dtype);
   const Tensor weight(DType::F32, {d});
-  Tensor residual[2] = {Tensor(dtype, {rows, d}), Tensor(dtype, {rows, d})};
-  Tensor out[2] = {Tensor(dtype, {rows, d}), Tensor(dtype, {rows, d})};
+  Tensor residual[2] = {Tensor(dtype, {n_rows, d}), Tensor(dtype, {n_rows, d})};
+  Tensor out[2] = {Tensor(dtype, {n_rows, d}), Tensor(dtype, {n_rows, d})};
   fill(weight, 99, random_value);
   for (const Tensor& r : residual) fill(r, 77, random_value);
   constexpr float eps = 1e-5F;
@@ -113,10 +135,12 @@ void check_add_norm(Communicator& group, TensorView partial, int64_t rows, int64
   Records records;
   group.set_sink(&records);
   const SentBytes bytes(group);
+  const int64_t before = n_in_place(group);
   const bool done = group.all_reduce_add_norm(partial, residual[1], weight, eps, out[1]);
   const int64_t sent = bytes.since();
   group.set_sink(nullptr);
   require_equal(done, fused, what + ": fused");
+  require_equal<int64_t>(n_in_place(group) - before, shared && fused ? 1 : 0, what + ": in place");
   if (!fused) return;
   require_equal(algorithm_name(records.all.at(0).algorithm),
                 algorithm_name(CommAlgorithm::one_shot_norm),
@@ -133,17 +157,17 @@ void add_norms(MpiWorld& world) {
   const auto always =
       world.make_group(everyone(world), Axis::tp, {.one_shot_bytes = int64_t{1} << 40});
   const auto never = world.make_group(everyone(world), Axis::tp, {.one_shot_bytes = -1});
-  const auto check = [&](Communicator& group, DType dtype, int64_t rows, int64_t d, bool fused) {
-    for (const bool shared : {true, false}) {
-      check_add_norm(group, make_tensor(world, shared, dtype, {rows, d}), rows, d, fused);
-    }
+  constexpr Rows always_rows[] = {
+      {1, 64, true},
+      {3, 2047, true},
+      {150, 1000, true},    // several buffers
+      {1, 500'000, false},  // a row fills no buffer
   };
-  for (const DType dtype : {DType::F32, DType::BF16}) {
-    check(*always, dtype, 1, 64, true);
-    check(*always, dtype, 3, 2047, true);
-    check(*always, dtype, 150, 1000, true);    // several buffers
-    check(*always, dtype, 1, 500'000, false);  // a row fills no buffer
-    check(*never, dtype, 1, 64, false);
+  for (const bool shared : {true, false}) {
+    for (const DType dtype : {DType::F32, DType::BF16}) {
+      for (const Rows& rows : always_rows) check_add_norm(world, *always, dtype, rows, shared);
+      check_add_norm(world, *never, dtype, {1, 64, false}, shared);
+    }
   }
 }
 

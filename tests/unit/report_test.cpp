@@ -311,6 +311,16 @@ TEST(Trace, D25_overlapping_events_are_refused) {
   EXPECT_THROW(chrome_trace(timelines, {.tp = 2}, false), Error);
 }
 
+TEST(Table, says_where_all_reduces_change_over) {
+  RunRecord record = sample_record();
+  EXPECT_THAT(to_table(record), Not(HasSubstr("all-reduces ")));
+  record.run.fingerprint.environment["all-reduces"] =
+      "by shared memory: one-shot to 8 KiB, two-shot above, one-shot+norm to 64 KiB (measured)";
+  EXPECT_THAT(to_table(record),
+              HasSubstr("\nall-reduces by shared memory: one-shot to 8 KiB, two-shot above, "
+                        "one-shot+norm to 64 KiB (measured)\n"));
+}
+
 TEST(Table, shows_what_a_person_reads_first) {
   RunRecord record = sample_record();
   record.run.labels.push_back("inject: delay:rank=1,us=5000");
