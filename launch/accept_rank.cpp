@@ -46,7 +46,8 @@ std::unique_ptr<Watchdog> make_watchdog(const MpiWorld& world) {
                         .whereabouts = [&world] { return world.board().report(); },
                         .exit_code = static_cast<int>(ExitCode::runtime_failure),
                         .grace_s = world.rank() == 0 ? 0.0 : after_rank_0_s,
-                        .until_terminated = world.rank() == 0});
+                        .until_terminated = world.rank() == 0,
+                        .ended = [&world] { return world.board().ended(); }});
 }
 
 JudgingChannel::JudgingChannel(MpiWorld& world) {

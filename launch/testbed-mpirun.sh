@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Starts testbed over one or several hosts with Open MPI's mpirun, one rank per device.
-#   launch/testbed-mpirun.sh [options] -- COMMAND ARGS...        e.g.  -- accept --quick    or    -- run --model llama3-70b --tp 8
+#   launch/testbed-mpirun.sh [options] -- COMMAND ARGS...   e.g.  -- accept --profile h100-nvlink   or   -- run --model llama3-70b --tp 8
 #
 #   --hosts A,B,...       hosts, the same devices on each; default: what Open MPI finds: a Slurm or PBS allocation, its
 #                         default host file, else this host
@@ -11,8 +11,8 @@
 #   --program P           default: build/testbed of this checkout, the same path on every host
 #   --dry-run             prints the mpirun command, and runs nothing
 #
-# Exit code: the program's. Of `accept` the verdict's, 3 if there is none; 3, too, at the limit. Rank 0, on the first host, writes
-# the files: that folder must be seen from here.
+# Exit code: the program's, 3 at the limit. Of `accept` the verdict's, if it was finished by then; 3 if there is none. Rank 0, on
+# the first host, writes the files: that folder must be seen from here.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck source=launch/verdict.sh

@@ -118,9 +118,9 @@ void add_device_facts(const CudaProcess& process, Facts& facts) {
   put(facts, "device.pcie_lanes", is.max_pcie_width);
   if (is.links) facts["device.nvlinks"] = fmt::format("{}", is.links->size());
   put(facts, "device.ecc_uncorrected", now.ecc_uncorrected);
-  // What holds a loaded GPU's clock down; power and application clocks are its usual state.
+  // What holds the clock down.
   if (now.throttle_reasons) {
-    facts["rank.throttle_reasons"] =
+    facts["device.throttle_reasons"] =
         fmt::format("{}", fmt::join(throttle_reason_names(*now.throttle_reasons), ", "));
   }
 }

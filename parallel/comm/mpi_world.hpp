@@ -75,7 +75,7 @@ class MpiWorld {
   void install(std::shared_ptr<Faults> faults) { faults_ = std::move(faults); }
   const std::shared_ptr<Faults>& faults() const { return faults_; }
   // What the ranks of this host are at; as long as the world.
-  const OpBoard& board() const { return *board_; }
+  OpBoard& board() const { return *board_; }
 
   // The ranks of the group call it together. On one host it shares memory (ShmCommunicator), with
   // several ranks on some of its hosts it is a ShmHierarchy, else it exchanges MPI messages; so it

@@ -4,6 +4,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <csignal>
 
 #include "parallel/comm/job_processes.hpp"
 
@@ -102,6 +104,18 @@ std::optional<OpRow::Operation> OpBoard::awaited_message() const {
   const OpRow::Operation mine = mine_->operation();
   if (!is_inside(*mine_) || !is_message(mine)) return std::nullopt;
   return mine;
+}
+
+std::string OpBoard::ended() {
+  seen_.resize(world_ranks_.size(), false);
+  for (size_t i = 0; i < world_ranks_.size(); ++i) {
+    const auto pid = static_cast<pid_t>(rows_[i].pid.load(relaxed));
+    if (pid == 0) continue;
+    const bool is_there = kill(pid, 0) == 0 || errno != ESRCH;
+    if (!is_there && seen_[i]) return fmt::format("rank {}", world_ranks_[i]);
+    seen_[i] = is_there;
+  }
+  return "";
 }
 
 std::string OpBoard::report() const {

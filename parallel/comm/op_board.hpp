@@ -27,6 +27,9 @@ class OpBoard {
   // Of all ranks of this host, a line each: which have arrived where this rank waits, which have
   // not, and what each did last.
   std::string report() const;
+  // "rank 2" whose process was seen by an earlier call and is no more; "" if there is none. For one
+  // thread.
+  std::string ended();
 
  private:
   const OpRow* row(int world_rank) const;
@@ -38,6 +41,7 @@ class OpBoard {
   int rank_ = 0;                  // of the world
   std::vector<int> world_ranks_;  // whose rows are seen, in order
   OpRow* rows_ = nullptr;
+  std::vector<bool> seen_;  // [world_ranks_] by ended(): in containers of their own they may not be
 };
 
 }  // namespace testbed

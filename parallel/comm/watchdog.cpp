@@ -47,30 +47,6 @@ std::string replace_file(const std::string& path, std::string_view text) {
   return fmt::format("{}: {}", path, std::strerror(code));  // NOLINT(concurrency-mt-unsafe)
 }
 
-std::string inside_json_string(std::string_view text) {
-  std::string escaped;
-  for (const char c : text) {
-    if (c == '"' || c == '\\') {
-      escaped += {'\\', c};
-    } else if (static_cast<unsigned char>(c) < 0x20) {
-      escaped += fmt::format("\\u{:04x}", static_cast<unsigned>(c));
-    } else {
-      escaped += c;
-    }
-  }
-  return escaped;
-}
-
-std::string with_placeholder(std::string text, std::string_view said) {
-  const std::string escaped = inside_json_string(said);
-  const std::string_view placeholder = Watchdog::placeholder;
-  for (size_t at = text.find(placeholder); at != std::string::npos;
-       at = text.find(placeholder, at + escaped.size())) {
-    text.replace(at, placeholder.size(), escaped);
-  }
-  return text;
-}
-
 // Set by the signal's handler, which may do no more.
 std::atomic<bool> is_terminated{false};
 static_assert(std::atomic<bool>::is_always_lock_free);
@@ -83,27 +59,28 @@ void handle_sigterm(void (*handler)(int)) {
   sigaction(SIGTERM, &action, nullptr);
 }
 
-struct LastWords {
+// Of a process that is about to end.
+struct End {
   std::string name;
   std::string why;
   std::function<std::string()> whereabouts;
-  std::string path;
-  std::string text;
+  std::vector<Watchdog::LastWords> files;
 };
 
-void say(const LastWords& words) {
-  std::string said = words.why;
-  const std::string known = words.whereabouts ? words.whereabouts() : "";
+void say(const End& end) {
+  std::string said = end.why;
+  const std::string known = end.whereabouts ? end.whereabouts() : "";
   if (!known.empty()) said += ":\n" + known;
   while (said.back() == '\n') said.pop_back();
   std::string not_written;
-  if (!words.path.empty()) {
-    not_written = replace_file(words.path, with_placeholder(words.text, said));
+  for (const Watchdog::LastWords& file : end.files) {
+    const std::string why_not = replace_file(file.path, file.with(said));
+    if (!why_not.empty()) not_written += "\n" + why_not;
   }
-  if (!not_written.empty()) said += "\n" + not_written;
   // One write: lines of several processes do not mix.
   write_all(STDERR_FILENO,
-            fmt::format("testbed: {}{}{}\n", words.name, words.name.empty() ? "" : ": ", said));
+            fmt::format(
+                "testbed: {}{}{}{}\n", end.name, end.name.empty() ? "" : ": ", said, not_written));
 }
 
 }  // namespace
@@ -129,6 +106,7 @@ void Watchdog::watch(std::string what, double deadline_s) {
     what_.swap(what);
     deadline_s_ = deadline_s;
     passed_s_ = 0.0;
+    stopped_s_ = 0.0;
     watching_ = true;
   }
   changed_.notify_all();
@@ -150,10 +128,19 @@ void Watchdog::set_whereabouts(std::function<std::string()> whereabouts) {
   options_.whereabouts.swap(whereabouts);
 }
 
-void Watchdog::set_last_words(std::string path, std::string text) {
+std::string Watchdog::LastWords::with(std::string_view said) const {
+  const std::string fit = inside(said);
+  std::string whole = text;
+  for (size_t at = whole.find(placeholder); at != std::string::npos;
+       at = whole.find(placeholder, at + fit.size())) {
+    whole.replace(at, placeholder.size(), fit);
+  }
+  return whole;
+}
+
+void Watchdog::set_last_words(std::vector<LastWords> files) {
   const std::lock_guard lock(mutex_);
-  path_.swap(path);
-  last_words_.swap(text);
+  last_words_.swap(files);
 }
 
 void Watchdog::work() {
@@ -168,29 +155,37 @@ void Watchdog::work() {
     }
     const int64_t begin_ns = now_ns();
     changed_.wait_for(lock, round);
+    const double round_s = static_cast<double>(now_ns() - begin_ns) * 1e-9;
+    stopped_s_ += std::max(0.0, round_s - longest_round_s);
     if (is_terminated.load() && options_.until_terminated) {
       if (watching_) expire(what_ + " was not over when this process was told to end (SIGTERM)");
       handle_sigterm(SIG_DFL);
       std::raise(SIGTERM);
     }
-    passed_s_ += std::min(static_cast<double>(now_ns() - begin_ns) * 1e-9, longest_round_s);
+    const std::string ended = watching_ && options_.ended ? options_.ended() : "";
+    if (!ended.empty()) expire(fmt::format("{} was not over when {} ended", what_, ended));
+    passed_s_ += std::min(round_s, longest_round_s);
     if (watching_ && !ends_ && passed_s_ > deadline_s_ + options_.grace_s) {
       expire(fmt::format("{} is not over after {:g} s", what_, deadline_s_));
     }
   }
 }
 
-void Watchdog::expire(const std::string& why) {
+void Watchdog::expire(std::string why) {
+  if (stopped_s_ > 0.0) {
+    why += fmt::format("; {} itself did not run for {:.1f} s",
+                       options_.name.empty() ? "this process" : options_.name,
+                       stopped_s_);
+  }
   // For ever: the process ends before they do.
-  auto* const words = new LastWords{.name = options_.name,
-                                    .why = why,
-                                    .whereabouts = options_.whereabouts,
-                                    .path = path_,
-                                    .text = last_words_};
+  auto* const end = new End{.name = options_.name,
+                            .why = std::move(why),
+                            .whereabouts = options_.whereabouts,
+                            .files = last_words_};
   auto* const done = new std::atomic<bool>(false);
   try {
-    std::thread([words, done] {
-      say(*words);
+    std::thread([end, done] {
+      say(*end);
       done->store(true);
     }).detach();
   } catch (const std::system_error&) {

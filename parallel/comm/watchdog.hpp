@@ -10,6 +10,7 @@
 #include <string>
 #include <string_view>
 #include <thread>
+#include <vector>
 
 namespace testbed {
 
@@ -27,6 +28,10 @@ class Watchdog {
     // SIGTERM while it watches is treated as a deadline that has passed: the launcher ends the job,
     // and what is known is still to be written. Of one watchdog of a process at most.
     bool until_terminated = false;
+    // Who of those that the work needs has ended, "" if nobody: asked several times a second while
+    // it watches, and then as good as a deadline that has passed. A launcher may end the rest of
+    // the job without a SIGTERM (Open MPI 4.1, seen in one job of two) a second later.
+    std::function<std::string()> ended = {};
   };
   explicit Watchdog(Options options);
   ~Watchdog();
@@ -40,10 +45,17 @@ class Watchdog {
   // Once known, from the thread that watches.
   void set_name(std::string name, double grace_s);
   void set_whereabouts(std::function<std::string()> whereabouts);
-  // Written to `path` on expiry, by a rename, with what the watchdog says in the place of
-  // `placeholder`, fit for the inside of a JSON string. Empty path: nothing is.
+  // A text with `placeholder` where what the watchdog says is to be, made fit for the text by
+  // `inside`.
   static constexpr std::string_view placeholder = "%WATCHDOG%";
-  void set_last_words(std::string path, std::string text);
+  struct LastWords {
+    std::string path;
+    std::string text;
+    std::string (*inside)(std::string_view said);
+    std::string with(std::string_view said) const;
+  };
+  // What is written on expiry, file after file, each by a rename.
+  void set_last_words(std::vector<LastWords> files);
 
   class Watch {
    public:
@@ -60,16 +72,16 @@ class Watchdog {
 
  private:
   void work();
-  [[noreturn]] void expire(const std::string& why);
+  [[noreturn]] void expire(std::string why);
 
   std::mutex mutex_;
   std::condition_variable changed_;
   Options options_;
   std::string what_;
-  std::string path_;
-  std::string last_words_;
+  std::vector<LastWords> last_words_;
   double deadline_s_ = 0.0;
   double passed_s_ = 0.0;
+  double stopped_s_ = 0.0;  // of the time since watch(), in which this process did not run
   bool watching_ = false;
   bool ends_ = false;
   std::thread thread_;

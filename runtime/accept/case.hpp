@@ -21,9 +21,13 @@ struct PlannedCase {
   double estimated_s = 0.0;
   double deadline_s = 0.0;          // of the case as a whole: the watchdog's
   std::optional<std::string> skip;  // why it will not run here; then it counts as not covered
+  // The figures that it is to measure, as far as they are known: fields not set may be anything.
+  std::vector<FigureKey> measures = {};
+  std::vector<int64_t> sizes = {};  // bytes of those that have some; empty: not known
   // The stage's own parameters, for its run().
   std::map<std::string, int64_t> numbers = {};
   std::map<std::string, std::string> texts = {};
+  bool once = false;  // not repeated if it fails: it takes as long as was asked for
 };
 
 enum class CaseStatus : uint8_t {
@@ -46,7 +50,8 @@ struct Figure {
   std::optional<Expectation> gate;  // empty: shown, not judged
   bool passed = true;
   std::vector<int> ranks =
-      {};  // whose figure it is: one device, the two ends of a link; empty: all
+      {};              // whose figure it is: one device, the two ends of a link; empty: all
+  bool alone = false;  // a link that was measured once more by itself
 };
 
 // What is at fault, as far as it could be told.
@@ -80,7 +85,8 @@ struct CaseResult {
   std::vector<Blame> blamed = {};
   std::vector<Figure> figures = {};
   std::vector<RankMatrix> matrices = {};
-  std::vector<std::string> notes = {};  // what a reader has to know: "NCCL chose the ring"
+  std::vector<std::string> notes = {};    // what a reader has to know: "NCCL chose the ring"
+  std::vector<std::string> not_run = {};  // parts that were planned: the verdict is incomplete
   double seconds = 0.0;
   int attempts = 1;
 };

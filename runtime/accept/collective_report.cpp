@@ -96,10 +96,10 @@ class Report {
     }
     for (const std::string& way : ways) result_.notes.push_back(way);
     if (n_sizes < options_.sizes.size()) {
-      result_.notes.push_back(
-          fmt::format("payloads above {} bytes were not run: one call of these took {:.1f} s",
-                      curves_.front().points.back().bytes,
-                      median_us(curves_.front(), n_sizes - 1) * 1e-6));
+      result_.not_run.push_back(fmt::format(
+          "payloads above {} bytes: a call of these took {:.1f} s (--max-bytes asks for less)",
+          curves_.front().points.back().bytes,
+          median_us(curves_.front(), n_sizes - 1) * 1e-6));
     }
   }
 

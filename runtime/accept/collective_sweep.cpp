@@ -162,7 +162,8 @@ class Turn {
     const int64_t n_calls = count_within(options_.sample_s, one.slowest_s(0), most_calls);
     const double each_s = one.slowest_s(1) * static_cast<double>(n_calls);
     std::vector<Sample> samples;
-    if (one.slowest_s(1) > options_.point_s) {
+    const bool is_too_slow = one.slowest_s(0) > options_.point_s;
+    if (is_too_slow) {
       samples.push_back(one);
     } else {
       const int64_t n = count_within(options_.point_s, each_s, options_.repeats);
@@ -176,7 +177,7 @@ class Turn {
       for (const Sample& each : samples) point.us.push_back(us_of(each, curve.ranks));
     }
     algorithms_.push_back(algorithm_);
-    return one.slowest_s(1) <= options_.point_s;
+    return !is_too_slow;
   }
 
   // What only the members know, to rank 0.

@@ -93,15 +93,25 @@ PlannedCase plan_case(const AcceptPlanInput& input, CommOp op, const GroupSet& s
                       .explanation = explanation_of(options, set),
                       .skip = {}};
   planned.estimated_s = n_turns * n_sizes * (input.config.quick ? 0.05 : 0.3);
-  // Where calls are slow, the last sizes take point_s each, and the very last a call beyond that;
-  // a call that does not end has the job's deadline.
+  // Where calls are slow, the last ones take up to point_s each, and their values and checks
+  // several times that; a call that does not end has the job's deadline.
   planned.deadline_s =
-      input.config.timeout_s + n_turns * (n_sizes * 2.0 + 8.0 * options.point_s) + 30.0;
+      input.config.timeout_s + n_turns * (n_sizes * 2.0 + 24.0 * options.point_s) + 30.0;
   if (options.sizes.empty()) {
     planned.skip = fmt::format("no payload of {} to {} bytes has a share for each of {} ranks",
                                least_bytes,
                                input.config.most_bytes,
                                set.size);
+  }
+  for (const char* figure : {"collective.us", "collective.busbw_gb_s"}) {
+    planned.measures.push_back({.figure = figure,
+                                .op = std::string(comm_op_name(op)),
+                                .ranks = set.size,
+                                .scope = set.scope});
+  }
+  const DType dtype = input.config.compute_dtype;
+  for (const int64_t bytes : options.sizes) {
+    planned.sizes.push_back(dtype_bytes(dtype, payload_elements(bytes, dtype, set.size)));
   }
   planned.numbers = {{"op", static_cast<int64_t>(op)}, {"groups", static_cast<int64_t>(index)}};
   return planned;
@@ -149,8 +159,9 @@ CaseResult CollectivesStage::run(const AcceptContext& context, const PlannedCase
   CaseResult result{.stage = planned.stage, .name = planned.name};
   const int64_t most_bytes = most_bytes_in_memory(context, options.op);
   if (options.sizes.back() > most_bytes) {
-    result.notes.push_back(fmt::format(
-        "payloads above {} bytes were not run: the ranks of a host have no memory for them",
+    result.not_run.push_back(fmt::format(
+        "payloads above {} bytes: the ranks of a host have no memory for them (--max-bytes asks "
+        "for less)",
         most_bytes));
     while (options.sizes.size() > 1 && options.sizes.back() > most_bytes) options.sizes.pop_back();
   }

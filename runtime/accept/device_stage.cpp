@@ -126,24 +126,30 @@ class DeviceStage final : public Stage {
         "ones are measured once more by themselves, for their blame to say.",
         input.config.repeats,
         100.0 * input.profile.cohort_tolerance);
-    const auto planned = [&](std::string name, std::string does, double sample_s, double begin_s) {
-      const double estimated_s = begin_s + (input.config.repeats + 1) * sample_s;
-      // Suspects follow one another, on cores that other work may hold up.
-      const double most_s = 20.0 * estimated_s * (1.0 + static_cast<double>(most_alone));
-      return PlannedCase{.stage = "device",
-                         .name = std::move(name),
-                         .explanation = std::move(does) + held,
-                         .estimated_s = estimated_s,
-                         .deadline_s = input.config.timeout_s + most_s};
-    };
+    const auto planned =
+        [&](std::string name, FigureKey key, std::string does, double sample_s, double begin_s) {
+          const double estimated_s = begin_s + (input.config.repeats + 1) * sample_s;
+          // Suspects follow one another, on cores that other work may hold up.
+          const double most_s = 20.0 * estimated_s * (1.0 + static_cast<double>(most_alone));
+          return PlannedCase{.stage = "device",
+                             .name = std::move(name),
+                             .explanation = std::move(does) + held,
+                             .estimated_s = estimated_s,
+                             .deadline_s = input.config.timeout_s + most_s,
+                             .skip = std::nullopt,
+                             .measures = {std::move(key)}};
+        };
     constexpr double read_sample_s = 0.05;
-    return {
-        planned(
-            "read", "Reads memory beyond the caches, as weights are read, ", read_sample_s, 0.2),
-        planned(fmt::format("gemm {}", dtype_name(input.config.compute_dtype)),
-                "Multiplies matrices that keep the device busy, ",
-                shared_gemm_sample_s,
-                0.5)};
+    return {planned("read",
+                    read_key(),
+                    "Reads memory beyond the caches, as weights are read, ",
+                    read_sample_s,
+                    0.2),
+            planned(fmt::format("gemm {}", dtype_name(input.config.compute_dtype)),
+                    gemm_key(input.config.compute_dtype),
+                    "Multiplies matrices that keep the device busy, ",
+                    shared_gemm_sample_s,
+                    0.5)};
   }
 
   CaseResult run(const AcceptContext& context, const PlannedCase& planned) override {

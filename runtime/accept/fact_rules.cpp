@@ -14,9 +14,10 @@ bool contains(std::string_view text, std::string_view part) {
 FactRule rule_of(std::string_view fact) {
   using Holds = FactRule::Holds;
   if (fact.starts_with("env.")) return {FactGroup::environment, Holds::equal};
-  if (fact.starts_with("rank.") || fact == "ranks_on_host" || contains(fact, "nic")) {
+  if (fact.starts_with("rank.") || fact == "ranks_on_host") {
     return {FactGroup::placement, Holds::alike_by_seat};
   }
+  if (contains(fact, "nics")) return {FactGroup::placement, Holds::equal_by_seat};
   if (fact == "device.pci" || contains(fact, "uuid")) return {FactGroup::placement, Holds::unique};
   if (contains(fact, "available") || contains(fact, "free")) {
     return {FactGroup::memory, Holds::shown};
@@ -24,6 +25,8 @@ FactRule rule_of(std::string_view fact) {
   if (contains(fact, "memory_gb")) return {FactGroup::memory, Holds::like_others};
   if (contains(fact, "max_clock") || fact == "governor") return {FactGroup::clocks, Holds::equal};
   if (contains(fact, "clock")) return {FactGroup::clocks, Holds::like_others};
+  if (contains(fact, "throttle")) return {FactGroup::clocks, Holds::no_slowdown};
+  if (contains(fact, "ecc_uncorrected")) return {FactGroup::devices, Holds::zero};
   for (const char* of_device : {"device", "processor", "microcode", "cores"}) {
     if (fact.starts_with(of_device)) return {FactGroup::devices, Holds::equal};
   }

@@ -16,8 +16,11 @@ struct FactRule {
   enum class Holds : uint8_t {
     equal,          // on all ranks
     like_others,    // a number: not more than a tenth below the hosts' median
-    alike_by_seat,  // on the ranks that are the n-th of their hosts; else a note
+    equal_by_seat,  // on the ranks that are the n-th of their hosts
+    alike_by_seat,  // the same, but else a note: how a job is laid out may differ
     unique,         // among a host's ranks (D18)
+    zero,           // where it is known
+    no_slowdown,    // names none of a GPU's slowdowns: by heat or a power brake
     shown           // only what is required of it
   };
   FactGroup group = FactGroup::versions;

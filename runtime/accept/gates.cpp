@@ -65,6 +65,23 @@ std::optional<Expectation> expectation_for(const AcceptanceProfile& profile, con
   return best == nullptr ? std::nullopt : std::optional(*best);
 }
 
+bool may_meet(const PlannedCase& planned, const Expectation& expectation, bool any_size) {
+  const FigureKey& expected = expectation.key;
+  const auto has_size = [&](int64_t n_bytes) {
+    return any_size || planned.sizes.empty() ||
+           std::find(planned.sizes.begin(), planned.sizes.end(), n_bytes) != planned.sizes.end();
+  };
+  if (expected.bytes && !has_size(*expected.bytes)) return false;
+  const auto agrees = [](const auto& a, const auto& b) { return !a || !b || a == b; };
+  return std::any_of(
+      planned.measures.begin(), planned.measures.end(), [&](const FigureKey& measured) {
+        return expected.figure == measured.figure && agrees(expected.op, measured.op) &&
+               agrees(expected.ranks, measured.ranks) && agrees(expected.scope, measured.scope) &&
+               agrees(expected.algorithm, measured.algorithm) &&
+               agrees(expected.dtype, measured.dtype) && agrees(expected.model, measured.model);
+      });
+}
+
 Figure judged(const AcceptanceProfile& profile,
               FigureKey key,
               std::vector<double> samples,

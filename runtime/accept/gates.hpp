@@ -21,6 +21,10 @@ double limit_of(const Expectation& expectation);
 // that sets most fields, of those the first.
 std::optional<Expectation> expectation_for(const AcceptanceProfile& profile, const FigureKey& key);
 
+// Whether the case may measure the figure that is expected: nothing known of it says otherwise.
+// any_size: or would if it measured other sizes.
+bool may_meet(const PlannedCase& planned, const Expectation& expectation, bool any_size = false);
+
 // A figure of these samples (not empty), judged by its median against the profile's expectation if
 // there is one.
 Figure judged(const AcceptanceProfile& profile,

@@ -62,6 +62,13 @@ double GemmRate::sample() {
   return 2.0 * n * n * n / seconds_per_call(n_calls_);
 }
 
+void GemmRate::load(const std::function<void()>& look) {
+  device_seconds(context_.device, 0, [&] {
+    for (int64_t i = 0; i < n_calls_; ++i) context_.device.linear(x_, weight_, {}, y_);
+    look();
+  });
+}
+
 std::string GemmRate::description() const {
   return fmt::format("products of [{0}, {0}] with [{0}, {0}]^T in {1}, {2} a sample",
                      width_,

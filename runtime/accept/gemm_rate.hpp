@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "runtime/accept/context.hpp"
@@ -16,6 +17,8 @@ class GemmRate {
 
   double sample();                  // FLOP/s of this rank's device, now
   std::string description() const;  // of the products
+  // As long as a sample; look is called meanwhile, once, where the device works by itself.
+  void load(const std::function<void()>& look);
 
  private:
   void resize(int64_t width);

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <numeric>
 #include <set>
 
 #include "runtime/measure/statistics.hpp"
@@ -53,6 +54,12 @@ std::vector<int> HostComparison::ranks_of(const std::string& host) const {
   return ranks;
 }
 
+std::vector<int> HostComparison::all_ranks() const {
+  std::vector<int> ranks(facts_.size());
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
+}
+
 const std::string* HostComparison::value(int rank, const std::string& fact) const {
   const Facts& facts = facts_[static_cast<size_t>(rank)];
   const auto found = facts.find(fact);
@@ -69,26 +76,55 @@ std::vector<std::string> HostComparison::names(FactGroup group) const {
   return {names.begin(), names.end()};
 }
 
-HostComparison::Findings HostComparison::unequal(const std::string& fact) const {
+HostComparison::Findings HostComparison::unequal(const std::string& fact,
+                                                 const std::vector<int>& ranks) const {
   std::map<std::string, int> n_ranks;
-  for (size_t rank = 0; rank < facts_.size(); ++rank) {
-    ++n_ranks[shown(value(static_cast<int>(rank), fact))];
-  }
+  for (const int rank : ranks) ++n_ranks[shown(value(rank, fact))];
   if (n_ranks.size() < 2) return {};
   const auto fewer = [](const auto& a, const auto& b) { return a.second < b.second; };
   const auto most = *std::max_element(n_ranks.begin(), n_ranks.end(), fewer);
   const auto n_with_most = std::count_if(
       n_ranks.begin(), n_ranks.end(), [&](const auto& of) { return of.second == most.second; });
   Findings findings;
-  for (size_t rank = 0; rank < facts_.size(); ++rank) {
-    const std::string mine = shown(value(static_cast<int>(rank), fact));
+  for (const int rank : ranks) {
+    const std::string mine = shown(value(rank, fact));
     if (n_with_most > 1) {
-      findings.push_back({static_cast<int>(rank),
-                          fmt::format("{} is {} here, and there is no majority", fact, mine)});
+      findings.push_back(
+          {rank, fmt::format("{} is {} here, and there is no majority", fact, mine)});
     } else if (mine != most.first) {
-      findings.push_back({static_cast<int>(rank),
-                          fmt::format("{} is {}, the others' {}", fact, mine, most.first)});
+      findings.push_back({rank, fmt::format("{} is {}, the others' {}", fact, mine, most.first)});
     }
+  }
+  return findings;
+}
+
+// The n-th ranks of the hosts among themselves.
+HostComparison::Findings HostComparison::unequal_by_seat(const std::string& fact) const {
+  std::vector<std::vector<int>> seats;
+  for (const std::string& host : distinct_hosts()) {
+    const std::vector<int> ranks = ranks_of(host);
+    if (seats.size() < ranks.size()) seats.resize(ranks.size());
+    for (size_t seat = 0; seat < ranks.size(); ++seat) seats[seat].push_back(ranks[seat]);
+  }
+  Findings findings;
+  for (size_t seat = 0; seat < seats.size(); ++seat) {
+    for (Finding& finding : unequal(fact, seats[seat])) {
+      finding.what = fmt::format("rank {}, seat {}: {}", finding.rank, seat, finding.what);
+      findings.push_back(std::move(finding));
+    }
+  }
+  return findings;
+}
+
+HostComparison::Findings HostComparison::where(
+    const std::string& fact,
+    const std::string& wanted,
+    const std::function<bool(const std::string&)>& is_bad) const {
+  Findings findings;
+  for (const int rank : all_ranks()) {
+    const std::string* is = value(rank, fact);
+    if (is == nullptr || !is_bad(*is)) continue;
+    findings.push_back({rank, fmt::format("{} of rank {} is {}, {}", fact, rank, *is, wanted)});
   }
   return findings;
 }
@@ -99,7 +135,9 @@ HostComparison::Findings HostComparison::below_others(const std::string& fact) c
     if (const auto n = number(value(static_cast<int>(rank), fact))) values.push_back(*n);
   }
   if (values.empty()) return {};
-  const double middle = median(values);
+  // Of an even number the better one of the middle two: of two hosts, the better.
+  std::sort(values.begin(), values.end());
+  const double middle = values[values.size() / 2];
   Findings findings;
   for (size_t rank = 0; rank < facts_.size(); ++rank) {
     const auto n = number(value(static_cast<int>(rank), fact));
@@ -159,7 +197,7 @@ void HostComparison::compare(FactGroup group, CaseResult& result) const {
     Findings of_fact;
     switch (rule_of(fact).holds) {
       case FactRule::Holds::equal:
-        of_fact = unequal(fact);
+        of_fact = unequal(fact, all_ranks());
         break;
       case FactRule::Holds::like_others:
         of_fact = below_others(fact);
@@ -169,6 +207,19 @@ void HostComparison::compare(FactGroup group, CaseResult& result) const {
         if (!may_share_) break;
         for (const Finding& finding : of_fact) result.notes.push_back(finding.what);
         of_fact.clear();
+        break;
+      case FactRule::Holds::equal_by_seat:
+        of_fact = unequal_by_seat(fact);
+        break;
+      case FactRule::Holds::zero:
+        of_fact = where(fact, "must be 0", [](const std::string& is) {
+          return number(&is).value_or(0.0) > 0.0;
+        });
+        break;
+      case FactRule::Holds::no_slowdown:
+        of_fact = where(fact, "must be no slowdown", [](const std::string& is) {
+          return contains(is, "slowdown");
+        });
         break;
       case FactRule::Holds::alike_by_seat:
         for (std::string& note : unequal_seats(fact)) result.notes.push_back(std::move(note));

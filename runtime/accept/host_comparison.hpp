@@ -40,12 +40,17 @@ class HostComparison {
   using Findings = std::vector<Finding>;
 
   std::vector<std::string> names(FactGroup group) const;
+  std::vector<int> all_ranks() const;
   std::vector<int> ranks_of(const std::string& host) const;
   std::vector<std::string> distinct_hosts() const;
   const std::string* value(int rank, const std::string& fact) const;
-  Findings unequal(const std::string& fact) const;
+  Findings unequal(const std::string& fact, const std::vector<int>& ranks) const;
+  Findings unequal_by_seat(const std::string& fact) const;
   Findings below_others(const std::string& fact) const;
   Findings twins(const std::string& fact) const;
+  Findings where(const std::string& fact,
+                 const std::string& wanted,
+                 const std::function<bool(const std::string&)>& is_bad) const;
   std::vector<std::string> unequal_seats(const std::string& fact) const;
   Findings below(const std::string& fact, std::optional<double> least) const;
   Findings unlike(const std::string& fact,

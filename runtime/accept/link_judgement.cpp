@@ -214,8 +214,11 @@ void LinkJudgement::conclude(const LinkSamples& samples, CaseResult& result) con
   const FiguresOfPairs alone = figures_of(samples.alone);
   for (const auto& [pair, figures] : together) {
     const auto again = alone.find(pair);
-    const std::vector<Figure>& last = again == alone.end() ? figures : again->second;
-    result.figures.insert(result.figures.end(), last.begin(), last.end());
+    const bool is_alone = again != alone.end();
+    for (Figure figure : is_alone ? again->second : figures) {
+      figure.alone = is_alone;
+      result.figures.push_back(std::move(figure));
+    }
   }
   result.matrices.push_back(matrix_of(together));
   if (!alone.empty()) {

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <optional>
+#include <set>
 
+#include "runtime/accept/figure_keys.hpp"
 #include "runtime/accept/link_blame.hpp"
 #include "runtime/accept/link_judgement.hpp"
 #include "runtime/accept/pair_exchange.hpp"
@@ -173,12 +175,22 @@ PlannedCase LinksStage::planned_case(const AcceptPlanInput& input, int64_t n_byt
       .estimated_s = n_timings * timing_s,
       .deadline_s = input.config.timeout_s +
                     most_timings * (meeting_s + 4.0 * longest_message_s(input.config))};
+  for (const char* figure : latency ? std::vector{"link.one_way_us"}
+                                    : std::vector{"link.one_way_gb_s", "link.both_ways_gb_s"}) {
+    const std::set<std::string> hosts(input.hosts.begin(), input.hosts.end());
+    if (hosts.size() < input.hosts.size()) {
+      planned.measures.push_back(link_key(figure, n_bytes, "within-host"));
+    }
+    if (hosts.size() > 1) planned.measures.push_back(link_key(figure, n_bytes, "between-hosts"));
+  }
+  planned.sizes = {n_bytes};
   planned.numbers["bytes"] = n_bytes;
   if (n_ranks < 2) planned.skip = "1 rank: no links";
   if (n_bytes > input.config.most_bytes) {
     planned.skip = fmt::format("messages go to {} only ({})",
                                size_text(input.config.most_bytes),
                                input.config.quick ? "--quick" : "--max-bytes");
+    planned.measures.clear();  // other sizes of the same figures are
   }
   return planned;
 }

@@ -10,6 +10,7 @@
 #include "kernels/base/errors.hpp"
 #include "runtime/config/presets.hpp"
 #include "runtime/config/split.hpp"
+#include "runtime/serving/check.hpp"
 
 namespace testbed {
 namespace {
@@ -259,7 +260,7 @@ void carry_out(const AcceptContext& context,
     result.status = CaseStatus::skipped;
     result.reason = e.what();
   } catch (const Error& e) {
-    if (std::string_view(e.what()).find("check failed") == std::string_view::npos) throw;
+    if (std::string_view(e.what()).find(failed_check) == std::string_view::npos) throw;
     result.status = CaseStatus::failed;
     result.corrupt = true;
     result.reason = e.what();

@@ -52,6 +52,10 @@ std::string explain_split(const SplitRun& run, Axis axis) {
   return text;
 }
 
+FigureKey key_of(std::string_view figure, const SplitRun& run) {
+  return model_key(figure, run.model, run.split);
+}
+
 PlannedCase plan_split(const AcceptPlanInput& input, Axis axis, int world_size) {
   const SplitRun run = split_run(input.config, axis, world_size, length_of(input.config));
   const double estimated_s = run.skip ? 0.0 : estimated_seconds(run, world_size);
@@ -61,6 +65,11 @@ PlannedCase plan_split(const AcceptPlanInput& input, Axis axis, int world_size) 
           .estimated_s = estimated_s,
           .deadline_s = deadline_s(input.config, estimated_s),
           .skip = run.skip,
+          .measures = {key_of("model.ttft_ms", run),
+                       key_of("model.tpot_ms", run),
+                       key_of("model.goodput_per_s", run),
+                       key_of("model.weight_read_gb_s", run),
+                       key_of("model.exposed_comm_ms", run)},
           .numbers = {{"axis", static_cast<int64_t>(axis)}}};
 }
 
@@ -91,11 +100,8 @@ PlannedCase plan_exposure(const AcceptPlanInput& input, int world_size) {
           .estimated_s = run.skip ? 0.0 : before_s + options.rounds * round_s,
           .deadline_s = deadline_s(input.config, before_s + options.most_rounds * round_s),
           .skip = run.skip,
+          .measures = {key_of("model.exposed_fraction", run)},
           .texts = {{"what", exposure}}};
-}
-
-FigureKey key_of(std::string_view figure, const SplitRun& run) {
-  return model_key(figure, run.model, run.split);
 }
 
 void add_figure(CaseResult& result,

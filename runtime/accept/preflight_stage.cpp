@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <iterator>
+#include <optional>
 
 #include "kernels/base/byte_stream.hpp"
 #include "runtime/accept/gemm_rate.hpp"
@@ -26,18 +27,18 @@ std::string explanation_of(FactGroup group) {
              "on all ranks.";
     case FactGroup::devices:
       return "Processor, device name, their number and ECC are the same on all hosts, and as the "
-             "profile requires.";
+             "profile requires; no device has had an error that ECC could not correct.";
     case FactGroup::clocks:
-      return "Governor and clocks, read after a load, are the same on all hosts, current ones not "
-             "more "
-             "than a tenth below the median, and as high as the profile requires.";
+      return "Governor and clocks, read under a load, are the same on all hosts, current ones not "
+             "more than a tenth below the median, and as high as the profile requires; no GPU "
+             "slows down for heat or a power brake.";
     case FactGroup::memory:
       return "No host and no device has a tenth less memory than the median; free host memory, "
              "/dev/shm and device memory are what the profile requires.";
     case FactGroup::placement:
-      return "No two ranks have the same device. Noted: bindings and nearest NICs that differ "
-             "between "
-             "hosts, threads on fewer cores, neighbouring ranks on several hosts.";
+      return "No two ranks have the same device, and the n-th ranks of all hosts have the same "
+             "NICs nearest to their devices. Noted: bindings and numbers of ranks that differ "
+             "between hosts, threads on fewer cores, neighbouring ranks on several hosts.";
   }
   return "";
 }
@@ -89,12 +90,13 @@ class PreflightStage final : public Stage {
   CaseResult run(const AcceptContext& context, const PlannedCase& planned) override {
     const auto group = static_cast<FactGroup>(planned.numbers.at("group"));
     // Those of a processor are not told.
+    std::optional<GemmRate> loaded;
     if (group == FactGroup::clocks && context.device.kind() != "cpu") {
-      GemmRate load(context, load_s);
-      load.sample();
+      loaded.emplace(context, load_s);
     }
     Facts mine;
-    agree_on(context.control, [&] { mine = context.facts(); });
+    const auto look = [&] { mine = context.facts(); };
+    agree_on(context.control, [&] { loaded ? loaded->load(look) : look(); });
     const std::vector<Facts> facts = gathered(context.control, mine);
     if (context.rank != 0) return {};
     CaseResult result{.stage = planned.stage, .name = planned.name};

@@ -54,14 +54,20 @@ PlannedCase plan_soak(const AcceptPlanInput& input) {
   }
   planned.explanation = fmt::format(
       "{}: for {:.0f} s generations and all-reduces over all ranks in turns. Every value of the "
-      "all-reduces and every generated token is checked; a decode step of the last third of the "
-      "time may not be slower than of the first beyond their spread (of processors, which others "
-      "may use too, it is only said).",
+      "all-reduces is checked. {} It is not repeated if it fails.",
       run.text(),
-      config.soak_s);
+      config.soak_s,
+      input.profile.device == "cuda"
+          ? "A decode step of the last third of the time may not be slower than of the first "
+            "beyond their spread; generations with other tokens than the first are counted and "
+            "not judged, as NCCL may sum in another order."
+          : "Every generated token is checked; whether a decode step of the last third of the time "
+            "is slower than of the first is only said, as others may use the processors.");
+  planned.once = true;
   const double start_s = estimated_seconds(run, static_cast<int>(input.hosts.size()));
   planned.estimated_s = config.soak_s + start_s;
   planned.deadline_s = config.soak_s + config.timeout_s + 20.0 * start_s;
+  planned.measures = {model_key("soak.step_ms", run.model, run.split)};
   return planned;
 }
 

@@ -32,29 +32,53 @@ bool settles(const Figure& figure, const Expectation& expectation) {
                                     : figure.gate->expected <= limit_of(expectation);
 }
 
-Coverage coverage_of(const Acceptance& acceptance, const Asked& asked) {
-  Coverage coverage;
-  for (const PlannedCase& planned : asked.cases) ++coverage.cases[planned.stage].second;
+// Those of the profile for which nothing was measured.
+std::vector<const Expectation*> open_expectations(const Acceptance& acceptance) {
   std::vector<const Expectation*> open;
   open.reserve(acceptance.profile.expectations.size());
   for (const Expectation& expectation : acceptance.profile.expectations) {
     open.push_back(&expectation);
   }
   for (const CaseResult& result : acceptance.cases) {
-    if (result.status != CaseStatus::skipped) ++coverage.cases[result.stage].first;
     for (const Figure& figure : result.figures) {
-      ++coverage.figures;
-      coverage.gated += int{figure.gate.has_value()};
       std::erase_if(open, [&figure](const Expectation* expectation) {
         return settles(figure, *expectation);
       });
     }
   }
-  for (const Expectation* expectation : open) {
-    coverage.gates_not_met_by_a_figure.push_back(
-        fmt::format("{} ({})", describe(expectation->key), expectation->where));
+  return open;
+}
+
+std::string line_of(const Expectation& expectation) {
+  return fmt::format("{} ({})", describe(expectation.key), expectation.where);
+}
+
+Coverage coverage_of(const Acceptance& acceptance, const Asked& asked) {
+  Coverage coverage;
+  for (const PlannedCase& planned : asked.cases) ++coverage.cases[planned.stage].second;
+  for (const CaseResult& result : acceptance.cases) {
+    if (result.status != CaseStatus::skipped) ++coverage.cases[result.stage].first;
+    for (const Figure& figure : result.figures) {
+      ++coverage.figures;
+      coverage.gated += int{figure.gate.has_value()};
+    }
+  }
+  for (const Expectation* expectation : open_expectations(acceptance)) {
+    coverage.gates_not_met_by_a_figure.push_back(line_of(*expectation));
   }
   return coverage;
+}
+
+// Whether a figure for it was asked for: one of a case that was chosen, or any; but --quick leaves
+// sizes out.
+bool is_asked_for(const Expectation& expectation, const Asked& asked) {
+  const auto met_by_any = [&](bool any_size) {
+    return std::any_of(asked.cases.begin(), asked.cases.end(), [&](const PlannedCase& planned) {
+      return may_meet(planned, expectation, any_size);
+    });
+  };
+  if (met_by_any(false)) return true;
+  return !asked.chosen && !(asked.quick && met_by_any(true));
 }
 
 // Lines of those cases that are so; the worst says the verdict.
@@ -119,15 +143,20 @@ void add_incomplete(const Acceptance& acceptance, const Asked& asked, Reasons& r
   }
   reasons.add_cases(Verdict::incomplete,
                     [&](const CaseResult& r) { return should_have_run(r, asked); });
-  if (asked.chosen) return;
-  const std::vector<std::string>& open = acceptance.coverage.gates_not_met_by_a_figure;
+  for (const CaseResult& result : acceptance.cases) {
+    for (const std::string& part : result.not_run) {
+      reasons.add(Verdict::incomplete, fmt::format("{}: {}", name_of(result), part));
+    }
+  }
+  std::vector<const Expectation*> open = open_expectations(acceptance);
+  std::erase_if(open, [&](const Expectation* each) { return !is_asked_for(*each, asked); });
   if (open.empty()) return;
   reasons.add(Verdict::incomplete,
               fmt::format("{} of {} figures that the profile expects were not measured, {}{}",
                           open.size(),
                           acceptance.profile.expectations.size(),
                           open.size() == 1 ? "" : "the first ",
-                          open.front()));
+                          line_of(*open.front())));
 }
 
 }  // namespace

@@ -72,6 +72,7 @@ struct Asked {
   // The user chose these among all: then each must run, and what the profile expects of others is
   // not asked for.
   bool chosen = false;
+  bool quick = false;  // what the profile expects of sizes that no case has is not asked for
 };
 
 // Fills in coverage, verdict and reasons from the cases.

@@ -9,6 +9,7 @@
 #include "kernels/base/byte_stream.hpp"
 #include "kernels/base/errors.hpp"
 #include "parallel/comm/injection.hpp"
+#include "runtime/accept/profile_gaps.hpp"
 #include "runtime/commands/accept_attempts.hpp"
 #include "runtime/commands/accept_log.hpp"
 #include "runtime/report/acceptance_reports.hpp"
@@ -45,7 +46,9 @@ bool is_asked_for(const AcceptConfig& config, const PlannedCase& planned) {
 
 // The same on every rank.
 Asked plan_cases(const Stages& stages, const AcceptPlanInput& input) {
-  Asked asked{.cases = {}, .chosen = !input.config.stages.empty() || input.config.only.has_value()};
+  Asked asked{.cases = {},
+              .chosen = !input.config.stages.empty() || input.config.only.has_value(),
+              .quick = input.config.quick};
   for (const std::unique_ptr<Stage>& stage : stages) {
     for (PlannedCase& planned : stage->plan(input)) {
       CHECK(planned.stage == stage->name());
@@ -94,6 +97,12 @@ std::vector<std::string> labels_of(const AcceptContext& context, const Asked& as
   if (!context.profile.tried_on_hardware) {
     labels.push_back(fmt::format("the profile {} was never tried on the hardware that it is for",
                                  context.profile.name));
+  }
+  const std::vector<std::string> gaps = profile_gaps(context.profile, asked.cases);
+  if (!gaps.empty()) {
+    labels.push_back(fmt::format("the profile {} expects nothing of, and no gate judges: {}",
+                                 context.profile.name,
+                                 fmt::join(gaps, ", ")));
   }
   if (asked.chosen) {
     labels.emplace_back("only the cases that --stage and --case chose: not the whole acceptance");
@@ -202,6 +211,45 @@ CaseResult skipped(const PlannedCase& planned) {
           .reason = *planned.skip};
 }
 
+constexpr const char* mute_states[] = {"stopped", "dead", "gone"};  // process_state
+
+// Rank 0 of this host, stopped or gone, has left files that name nobody.
+void speak_for_rank_0(const AcceptContext& context, const std::string& said) {
+  const std::string where = context.whereabouts({0});
+  const bool is_mute = std::any_of(std::begin(mute_states), std::end(mute_states), [&](auto state) {
+    return where.find(fmt::format("rank 0 ({})", state)) != std::string::npos;
+  });
+  if (!is_mute) return;
+  const std::string& host = context.hosts[static_cast<size_t>(context.rank)];
+  write_for_rank_0(context.config, fmt::format("rank {} ({}): {}", context.rank, host, said));
+}
+
+int run_cases(const AcceptContext& context,
+              const Stages& stages,
+              const Asked& asked,
+              AcceptanceLog* log) {
+  for (const PlannedCase& planned : asked.cases) {
+    if (planned.skip) {
+      if (log) add(context, *log, skipped(planned));
+      continue;
+    }
+    if (log) begin(context, *log, planned);
+    go_on_together(context, to_write_s + 1.0);  // a rank 0 that is stopped is noticed, too
+    CaseOutcome outcome = run_case(context, stage_of(stages, planned), planned);
+    if (!log) continue;
+    const std::string reason = outcome.result.reason;
+    add(context, *log, std::move(outcome.result));
+    if (outcome.ended) {
+      finish(context, *log);
+      throw CommError(fmt::format("the acceptance ends at {}: {}", name_of(planned), reason));
+    }
+  }
+  Bytes verdict;
+  if (log) verdict.push_back(static_cast<std::byte>(finish(context, *log)));
+  go_on_together(context, to_keep_s + 1.0);
+  return static_cast<int>(context.control.broadcast(std::move(verdict), 0).at(0));
+}
+
 }  // namespace
 
 std::optional<AcceptPlanText> describe_acceptance(const AcceptPlanInput& input) {
@@ -230,26 +278,12 @@ int run_acceptance(const AcceptContext& context) {
   const Stages stages = make_stages();
   const Asked asked = plan_cases(stages, {context.config, context.profile, context.hosts});
   const std::unique_ptr<AcceptanceLog> log = open_log(context, asked);
-  for (const PlannedCase& planned : asked.cases) {
-    if (planned.skip) {
-      if (log) add(context, *log, skipped(planned));
-      continue;
-    }
-    if (log) begin(context, *log, planned);
-    go_on_together(context, to_write_s + 1.0);  // a rank 0 that is stopped is noticed, too
-    CaseOutcome outcome = run_case(context, stage_of(stages, planned), planned);
-    if (!log) continue;
-    const std::string reason = outcome.result.reason;
-    add(context, *log, std::move(outcome.result));
-    if (outcome.ended) {
-      finish(context, *log);
-      throw CommError(fmt::format("the acceptance ends at {}: {}", name_of(planned), reason));
-    }
+  try {
+    return run_cases(context, stages, asked, log.get());
+  } catch (const CommError& e) {
+    if (!log) speak_for_rank_0(context, e.what());
+    throw;
   }
-  Bytes verdict;
-  if (log) verdict.push_back(static_cast<std::byte>(finish(context, *log)));
-  go_on_together(context, to_keep_s + 1.0);
-  return static_cast<int>(context.control.broadcast(std::move(verdict), 0).at(0));
 }
 
 }  // namespace testbed

@@ -242,9 +242,24 @@ bool is_only_restless(const std::vector<CaseResult>& attempts) {
          });
 }
 
+// What cannot be a matter of luck came up when the case was repeated.
+CaseResult ended_by_last(std::vector<CaseResult> attempts) {
+  CaseResult result = std::move(attempts.back());
+  attempts.pop_back();
+  result.attempts = static_cast<int>(attempts.size()) + 1;
+  for (const CaseResult& earlier : attempts) {
+    result.seconds += earlier.seconds;
+    if (earlier.status == CaseStatus::passed) continue;
+    result.notes.push_back("an earlier attempt failed: " + earlier.reason);
+  }
+  return result;
+}
+
 }  // namespace
 
 CaseResult merged(std::vector<CaseResult> attempts) {
+  if (attempts.size() == 1) return std::move(attempts.front());
+  if (is_final(attempts.back())) return ended_by_last(std::move(attempts));
   const auto n_failed = std::count_if(attempts.begin(), attempts.end(), [](const CaseResult& r) {
     return r.status != CaseStatus::passed;
   });
@@ -307,16 +322,15 @@ CaseOutcome run_case(const AcceptContext& context, Stage& stage, const PlannedCa
       result.blamed = std::move(absence.blamed);
       result.reason = errors.front();
       result.notes.insert(result.notes.end(), errors.begin() + 1, errors.end());
-      return {.result = std::move(result), .ended = true};
+      return {.result = merged(std::move(results)), .ended = true};
     }
     const CaseResult& first = results.front();
-    const bool repeats = first.status == CaseStatus::failed && results.size() < n_attempts &&
+    const bool repeats = first.status == CaseStatus::failed && !planned.once &&
+                         results.size() < n_attempts &&
                          std::none_of(results.begin(), results.end(), is_final);
     tell_all(context, repeats ? Next::repeat : Next::done);
     if (repeats) continue;
-    const bool is_corrupt = results.back().corrupt;
-    return {.result = results.size() == 1 || is_corrupt ? std::move(results.back())
-                                                        : merged(std::move(results))};
+    return {.result = merged(std::move(results))};
   }
 }
 

@@ -4,6 +4,8 @@
 
 #include <cstdio>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 
 #include "kernels/base/clock.hpp"
 #include "kernels/base/errors.hpp"
@@ -15,6 +17,11 @@
 namespace testbed {
 namespace {
 
+using LastWords = Watchdog::LastWords;
+
+// Of the case that runs, in the files; as it is in texts of every kind.
+constexpr std::string_view not_ended = "it had not ended when this was written";
+
 std::string path_in(const AcceptConfig& config, const char* name) {
   return (std::filesystem::path(config.folder) / name).string();
 }
@@ -23,6 +30,27 @@ void make_folder(const std::string& folder) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   if (error) throw ConfigError(fmt::format("--output {}: {}", folder, error.message()));
+}
+
+// The four files; what a watchdog says, if anything, takes the place of its placeholder.
+std::vector<LastWords> reports_of(const AcceptConfig& config, const Acceptance& acceptance) {
+  return {{path_in(config, "verdict.json"), to_json(acceptance), inside_json},
+          {path_in(config, "junit.xml"), to_junit(acceptance), inside_junit},
+          {path_in(config, "summary.txt"), to_table(acceptance), inside_table},
+          {path_in(config, "metrics.prom"), to_prometheus(acceptance), inside_table}};
+}
+
+void write(const std::vector<LastWords>& files, std::string_view said, FileSync sync) {
+  for (const LastWords& file : files) write_file(file.path, file.with(said), sync);
+}
+
+// What could be written once is no mistake of the user's when it no longer can (the disk is full).
+void write_again(const std::vector<LastWords>& files, std::string_view said, FileSync sync) {
+  try {
+    write(files, said, sync);
+  } catch (const Error& e) {
+    throw CommError(e.what());
+  }
 }
 
 double seconds_since(int64_t begin_ns) { return static_cast<double>(now_ns() - begin_ns) * 1e-9; }
@@ -34,10 +62,20 @@ AcceptanceLog::AcceptanceLog(const AcceptContext& context, Acceptance acceptance
       acceptance_(std::move(acceptance)),
       asked_(std::move(asked)),
       begin_ns_(now_ns()) {
-  if (context.config.baseline) baseline_ = read_acceptance(*context.config.baseline);
+  if (context.config.baseline) read_baseline(*context.config.baseline);
   make_folder(context.config.folder);
   conclude(acceptance_, asked_);
-  write(acceptance_);
+  write(reports_of(context.config, acceptance_), "", FileSync::later);
+}
+
+void AcceptanceLog::read_baseline(const std::string& path) {
+  baseline_ = read_acceptance(path);
+  if (const auto refusal = refusal_of_baseline(*baseline_, acceptance_)) {
+    throw ConfigError(fmt::format("--baseline {}: {}", path, *refusal));
+  }
+  for (std::string& label : baseline_labels(*baseline_, acceptance_)) {
+    acceptance_.labels.push_back(std::move(label));
+  }
 }
 
 void AcceptanceLog::begin(const PlannedCase& planned) {
@@ -45,13 +83,12 @@ void AcceptanceLog::begin(const PlannedCase& planned) {
   so_far.seconds = seconds_since(begin_ns_);
   CaseResult& running = so_far.cases.emplace_back(
       CaseResult{.stage = planned.stage, .name = planned.name, .status = CaseStatus::error});
-  // First: what has ended by now is not to be told as what hangs, should writing hang.
   running.reason = Watchdog::placeholder;
   conclude(so_far, asked_);
-  context_.watchdog.set_last_words(path_in(context_.config, "verdict.json"), to_json(so_far));
-  running.reason = "it had not ended when this was written";
-  conclude(so_far, asked_);
-  write_again(so_far);
+  const std::vector<LastWords> files = reports_of(context_.config, so_far);
+  // First: what has ended by now is not to be told as what hangs, should writing hang.
+  context_.watchdog.set_last_words(files);
+  write_again(files, not_ended, FileSync::later);
 }
 
 void AcceptanceLog::add(CaseResult result) {
@@ -73,8 +110,8 @@ const Acceptance& AcceptanceLog::finish() {
   acceptance_.seconds = seconds_since(begin_ns_);
   if (baseline_) acceptance_.drift = drift_since(*baseline_, acceptance_);
   conclude(acceptance_, asked_);
-  context_.watchdog.set_last_words("", "");
-  write_again(acceptance_);
+  context_.watchdog.set_last_words({});
+  write_again(reports_of(context_.config, acceptance_), "", FileSync::at_once);
   return acceptance_;
 }
 
@@ -84,24 +121,19 @@ void AcceptanceLog::show() const {
   std::fflush(stdout);
 }
 
-// What could be written once is no mistake of the user's when it no longer can (the disk is full).
-void AcceptanceLog::write_again(const Acceptance& acceptance) const {
-  try {
-    write(acceptance);
-  } catch (const Error& e) {
-    throw CommError(e.what());
+void write_for_rank_0(const AcceptConfig& config, const std::string& said) {
+  std::vector<LastWords> files = reports_of(config, {});
+  for (LastWords& file : files) {
+    std::ifstream in(file.path);
+    std::string text(std::istreambuf_iterator<char>(in), {});
+    const size_t first = text.find(not_ended);
+    if (!in || first == std::string::npos) continue;
+    for (size_t at = first; at != std::string::npos; at = text.find(not_ended, at)) {
+      text.replace(at, not_ended.size(), Watchdog::placeholder);
+    }
+    file.text = std::move(text);
+    write_again({file}, said, FileSync::at_once);
   }
-}
-
-void AcceptanceLog::write(const Acceptance& acceptance) const {
-  const FileSync sync = acceptance.finished ? FileSync::at_once : FileSync::later;
-  const auto put = [&](const char* name, const std::string& text) {
-    write_file(path_in(context_.config, name), text, sync);
-  };
-  put("verdict.json", to_json(acceptance));
-  put("junit.xml", to_junit(acceptance));
-  put("summary.txt", to_table(acceptance));
-  put("metrics.prom", to_prometheus(acceptance));
 }
 
 }  // namespace testbed

@@ -56,7 +56,8 @@ const std::vector<FieldUse>& field_uses() {
       {"device.gemm_tflop_s", {"dtype"}},
       {"link.", {"bytes", "by_bytes", "scope"}},
       {"collective.", {"op", "ranks", "bytes", "by_bytes", "scope", "algorithm"}},
-      {"model.", {"model"}}};
+      {"model.", {"model"}},
+      {"soak.", {"model"}}};
   return uses;
 }
 

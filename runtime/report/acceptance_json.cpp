@@ -73,6 +73,7 @@ Json figure_json(const Figure& figure) {
           {"unit", figure.unit},
           {"more_is_better", acceptance_report::more_is_better(figure)},
           {"ranks", figure.ranks},
+          {"alone", figure.alone},
           {"median", json_number(summary.median)},
           {"worst", json_number(summary.worst)},
           {"samples", list(figure.samples, [](double sample) { return json_number(sample); })},
@@ -105,7 +106,8 @@ Json case_json(const CaseResult& c) {
           {"blamed", list(c.blamed, blame_json)},
           {"figures", list(c.figures, figure_json)},
           {"matrices", list(c.matrices, matrix_json)},
-          {"notes", c.notes}};
+          {"notes", c.notes},
+          {"not_run", c.not_run}};
 }
 
 Json coverage_json(const Coverage& coverage) {
@@ -149,6 +151,12 @@ std::string to_json(const Acceptance& acceptance) {
                   {"profile", profile_json(acceptance.profile)},
                   {"fingerprint", report_json::fingerprint_json(acceptance.fingerprint)}};
   return json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+std::string inside_json(std::string_view text) {
+  const std::string quoted =
+      Json(std::string(text)).dump(-1, ' ', false, Json::error_handler_t::replace);
+  return quoted.substr(1, quoted.size() - 2);
 }
 
 }  // namespace testbed

@@ -1,6 +1,7 @@
 // An acceptance as JUnit XML, the form that Jenkins, GitLab and others read (tests/e2e/junit.xsd).
 // A suite per stage, and one for the verdict: nothing tested is no passing report (D34). A case of
-// several devices or links is followed by one testcase for each of them.
+// several devices or links is followed by one testcase for each of them, and so is one that blames
+// anybody.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -27,6 +28,29 @@ std::string xml_text(std::string_view text) {
     }
   }
   return out;
+}
+
+std::string escaped_xml(std::string_view text) {
+  std::string escaped;
+  for (const char c : text) {
+    switch (c) {
+      case '&':
+        escaped += "&amp;";
+        break;
+      case '<':
+        escaped += "&lt;";
+        break;
+      case '>':
+        escaped += "&gt;";
+        break;
+      case '"':
+        escaped += "&quot;";
+        break;
+      default:
+        escaped += c;
+    }
+  }
+  return escaped;
 }
 
 void set(pugi::xml_node& node, const char* name, const std::string& value) {
@@ -108,39 +132,81 @@ class JUnit {
   }
 
  private:
-  // The case itself, and if it has figures of several places a testcase for each of these.
+  // Where a figure is of, or who is blamed.
+  struct Place {
+    std::vector<int> ranks;
+    std::string host = {};  // of a host as such
+    bool operator==(const Place&) const = default;
+  };
+
+  static bool has_failed(const CaseResult& result) {
+    return result.status == CaseStatus::failed || result.status == CaseStatus::error;
+  }
+
+  static Place place_of(const Blame& blame) {
+    if (blame.kind == Blame::Kind::host && !blame.host.empty()) return {{}, blame.host};
+    return {blame.ranks};
+  }
+
+  // Of its figures, and those that are blamed for its failure.
+  static std::vector<Place> places_of(const CaseResult& result) {
+    std::vector<Place> places;
+    const auto add = [&](const Place& place) {
+      const bool is_somewhere = !place.ranks.empty() || !place.host.empty();
+      if (is_somewhere && std::find(places.begin(), places.end(), place) == places.end()) {
+        places.push_back(place);
+      }
+    };
+    for (const Figure& figure : result.figures) add({figure.ranks});
+    for (const Blame& blame : result.blamed) {
+      if (has_failed(result)) add(place_of(blame));
+    }
+    return places;
+  }
+
+  // A case whose figures are all of one place is that place's.
+  static bool is_of_one_place(const CaseResult& result, const std::vector<Place>& places) {
+    return places.size() == 1 && !result.figures.empty() &&
+           std::all_of(result.figures.begin(), result.figures.end(), [&](const Figure& figure) {
+             return Place{figure.ranks} == places[0];
+           });
+  }
+
+  // The case itself, and if it is not of one place a testcase for each of its places.
   std::vector<TestCase> tests_of(const std::string& stage) const {
     std::vector<TestCase> tests;
     for (const CaseResult& result : cases_of(acceptance_, stage)) {
-      std::vector<std::vector<int>> places;
-      for (const Figure& figure : result.figures) {
-        if (!figure.ranks.empty() &&
-            std::find(places.begin(), places.end(), figure.ranks) == places.end()) {
-          places.push_back(figure.ranks);
-        }
-      }
-      tests.push_back(test_of(result, places));
-      if (places.size() < 2) continue;
-      for (const std::vector<int>& place : places) tests.push_back(test_of_place(result, place));
+      const std::vector<Place> places = places_of(result);
+      const bool is_one = is_of_one_place(result, places);
+      tests.push_back(test_of(result, is_one ? &places[0] : nullptr));
+      if (is_one) continue;
+      for (const Place& place : places) tests.push_back(test_of_place(result, place));
     }
     return tests;
   }
 
-  std::string name_of(const CaseResult& result, const std::vector<int>& place) const {
+  std::string name_of(const CaseResult& result, const Place& place) const {
     return xml_text(fmt::format(
-        "{}: {}, {}", result.stage, device_place_text(acceptance_, place), result.name));
+        "{}: {}, {}",
+        result.stage,
+        place.host.empty() ? device_place_text(acceptance_, place.ranks) : "host " + place.host,
+        result.name));
   }
 
-  TestCase test_of(const CaseResult& result, const std::vector<std::vector<int>>& places) const {
+  static std::string type_of(const CaseResult& result) {
+    return result.corrupt                       ? "corruption"
+           : result.status == CaseStatus::error ? "infrastructure"
+                                                : "gate";
+  }
+
+  TestCase test_of(const CaseResult& result, const Place* place) const {
     TestCase test;
-    test.name = places.size() == 1 ? name_of(result, places[0])
-                                   : xml_text(fmt::format("{}: {}", result.stage, result.name));
+    test.name = place != nullptr ? name_of(result, *place)
+                                 : xml_text(fmt::format("{}: {}", result.stage, result.name));
     test.status = result.status;
     test.message = result.reason;
     test.seconds = result.seconds;
-    test.type = result.corrupt                       ? "corruption"
-                : result.status == CaseStatus::error ? "infrastructure"
-                                                     : "gate";
+    test.type = type_of(result);
     if (result.status == CaseStatus::flaky) {
       test.flaky = true;
       test.type = "flaky";
@@ -150,33 +216,37 @@ class JUnit {
       test.details += xml_text("blamed: " + blame_text(acceptance_, blame)) + "\n";
     }
     for (const Figure& figure : result.figures) {
-      if (places.size() < 2 || figure.ranks.empty())
+      if (place != nullptr || figure.ranks.empty()) {
         test.details += figure_line(acceptance_, figure);
+      }
+    }
+    for (const std::string& part : result.not_run) {
+      test.details += xml_text("not run: " + part) + "\n";
     }
     for (const std::string& note : result.notes) test.details += xml_text(note) + "\n";
     return test;
   }
 
   // Failed if one of its figures is, or it is blamed for the failure of its case.
-  TestCase test_of_place(const CaseResult& result, const std::vector<int>& place) const {
+  TestCase test_of_place(const CaseResult& result, const Place& place) const {
     TestCase test;
     test.name = name_of(result, place);
     test.type = "gate";
-    const bool case_failed =
-        result.status == CaseStatus::failed || result.status == CaseStatus::error;
     for (const Figure& figure : result.figures) {
-      if (figure.ranks != place) continue;
+      if (Place{figure.ranks} != place) continue;
       test.details += figure_line(acceptance_, figure);
-      if (figure.passed || !case_failed) continue;
+      if (figure.passed || !has_failed(result)) continue;
       test.status = CaseStatus::failed;
       if (test.message.empty()) test.message = missed_text(figure);
     }
+    std::vector<std::string> blames;
     for (const Blame& blame : result.blamed) {
-      if (!case_failed || blame.kind == Blame::Kind::host || blame.ranks != place) continue;
-      test.status = CaseStatus::failed;
-      if (result.corrupt) test.type = "corruption";
-      test.message = blame_text(acceptance_, blame);
+      if (!has_failed(result) || place_of(blame) != place) continue;
+      test.status = result.status;
+      test.type = type_of(result);
+      blames.push_back(blame_text(acceptance_, blame));
     }
+    if (!blames.empty()) test.message = fmt::format("{}", fmt::join(blames, "; "));
     return test;
   }
 
@@ -287,5 +357,15 @@ class JUnit {
 }  // namespace
 
 std::string to_junit(const Acceptance& acceptance) { return JUnit(acceptance).text(); }
+
+std::string inside_junit(std::string_view text) {
+  std::string escaped;
+  while (!text.empty()) {
+    const size_t end = std::min(text.find('\n'), text.size());
+    escaped += (escaped.empty() ? "" : "&#10;") + escaped_xml(xml_text(text.substr(0, end)));
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return escaped;
+}
 
 }  // namespace testbed

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "runtime/accept/figures.hpp"
+#include "runtime/accept/gates.hpp"
 #include "runtime/report/acceptance_parts.hpp"
 #include "runtime/report/acceptance_reports.hpp"
 #include "runtime/report/table_parts.hpp"
@@ -26,24 +27,6 @@ std::string duration(double seconds) {
 
 std::string title_of(const PlannedCase& planned) {
   return printable(planned.stage) + "/" + printable(planned.name);
-}
-
-// The stage of a figure is the first part of its name; links measure "link.*".
-bool is_of_stage(const std::string& figure, std::string_view stage) {
-  const std::string_view group = std::string_view(figure).substr(0, figure.find('.'));
-  return stage == group || stage == std::string(group) + "s" ||
-         (stage == "soak" && group == "model");
-}
-
-// False only if the case has another size, group or operation than the gate.
-bool may_judge(const Expectation& expectation, const PlannedCase& planned) {
-  const auto differs = [](const auto& values, const char* name, const auto& key) {
-    const auto value = values.find(name);
-    return key && value != values.end() && value->second != *key;
-  };
-  const FigureKey& key = expectation.key;
-  return is_of_stage(key.figure, planned.stage) && !differs(planned.numbers, "bytes", key.bytes) &&
-         !differs(planned.numbers, "ranks", key.ranks) && !differs(planned.texts, "op", key.op);
 }
 
 void add_expectation(Lines& out, const Expectation& expectation) {
@@ -96,7 +79,7 @@ std::string to_explanation(const PlannedCase& planned, const AcceptanceProfile& 
   std::copy_if(profile.expectations.begin(),
                profile.expectations.end(),
                std::back_inserter(gates),
-               [&](const Expectation& expectation) { return may_judge(expectation, planned); });
+               [&](const Expectation& expectation) { return may_meet(planned, expectation); });
   out.add("  profile {} ({})", printable(profile.name), printable(profile.source));
   if (gates.empty()) out.add("    has no gate for its figures: they are shown, not judged");
   for (const Expectation& gate : gates) add_expectation(out, gate);

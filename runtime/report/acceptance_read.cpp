@@ -33,6 +33,7 @@ Figure read_figure(const JsonObject& from) {
   Figure figure;
   figure.key = read_key(from.get_object("key"));
   figure.unit = from.get_string("unit");
+  figure.alone = from.get_bool("alone");
   // A sample that was not finite is null, and says nothing about drift.
   for (const nlohmann::json& sample : from.get_list("samples")) {
     if (sample.is_null()) continue;

@@ -194,4 +194,15 @@ std::string to_table(const Acceptance& acceptance) {
   return out.take();
 }
 
+// Its lines as those of a case.
+std::string inside_table(std::string_view text) {
+  std::string lines;
+  while (!text.empty()) {
+    const size_t end = std::min(text.find('\n'), text.size());
+    lines += (lines.empty() ? "" : "\n      ") + printable(text.substr(0, end));
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return lines;
+}
+
 }  // namespace testbed

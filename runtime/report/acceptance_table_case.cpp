@@ -147,6 +147,9 @@ void add_case(Lines& out, const Acceptance& acceptance, const CaseResult& result
     out.add("");
     add_heat_map(out, matrix, acceptance.hosts);
   }
+  for (const std::string& part : result.not_run) {
+    out.wrapped("    not run: " + printable(part), "      ");
+  }
   for (const std::string& note : result.notes) out.wrapped("    " + printable(note), "      ");
 }
 

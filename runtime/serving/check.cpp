@@ -284,18 +284,18 @@ ChecksRecord check_against_one_rank(const CheckInput& input) {
     record.against_one_rank.first_difference = difference.first;
     if (difference.first) {
       failure = fmt::format(
-          "check failed: the sharded logits differ from one rank's by {:.3g} "
-          "(tolerance {:.3g}); first at {}",
+          "{}: the sharded logits differ from one rank's by {:.3g} (tolerance {:.3g}); first at {}",
+          failed_check,
           difference.max_abs,
           reference.tolerance,
           *difference.first);
     }
   }
   if (!failure && record.replicas_bitwise_equal == false) {
-    failure = "check failed: ranks that must hold the same values differ";
+    failure = fmt::format("{}: ranks that must hold the same values differ", failed_check);
   }
   if (!failure && control.rank() == 0 && record.against_one_rank.compared == 0) {
-    failure = "check failed: no logits came back to be compared";
+    failure = fmt::format("{}: no logits came back to be compared", failed_check);
   }
   control.agree(failure);
   return record;

@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <memory>
+#include <string_view>
 
 #include "runtime/config/run_config.hpp"
 #include "runtime/measure/run_record.hpp"
@@ -27,6 +28,9 @@ struct CheckInput {
   // A device of the same kind and threads that computes in another dtype.
   std::function<std::unique_ptr<Device>(DType)> make_device;
 };
+
+// What the message of a failed check contains: every rank throws rank 0's.
+inline constexpr std::string_view failed_check = "check failed";
 
 // All ranks call it. The record is complete on world rank 0. Throws Error (exit code 3) on every
 // rank if the split's logits are further from one rank's than rounding explains, or ranks that must

@@ -4,7 +4,7 @@ import tempfile
 import unittest
 import xml.etree.ElementTree as ET
 
-from program import model, run, strict_json
+from program import model, read_verdict, run
 
 MODEL = model("llama3_gqa")
 QUICK = ("accept", "--device", "cpu", "--quick", "--repeats", 1, "--max-bytes", 4096, "--model", MODEL)
@@ -16,8 +16,7 @@ class AcceptCorruption(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             code, out, err = run(ranks, *QUICK, *args, "--output", folder)
             self.assertTrue(os.path.exists(os.path.join(folder, "verdict.json")), out + err)
-            with open(os.path.join(folder, "verdict.json"), encoding="utf-8") as file:
-                verdict = strict_json(file.read())
+            verdict = read_verdict(folder)
             failures = {case.get("name"): " ".join([failure.get("message", ""), failure.text or ""])
                         for case in ET.parse(os.path.join(folder, "junit.xml")).iter("testcase")
                         for failure in case.iter("failure")}

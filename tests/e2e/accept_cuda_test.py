@@ -3,7 +3,7 @@ import os
 import tempfile
 import unittest
 
-from program import run, strict_json
+from program import read_verdict, run
 
 # Next to nothing: what the emulation's times are is of no interest.
 PROFILE = """name = "emulated"
@@ -24,8 +24,7 @@ class AcceptCuda(unittest.TestCase):
                 file.write(PROFILE)
             code, out, err = run(2, "accept", "--device", "cuda", "--profile", profile, "--quick", "--quiet", "--repeats", 1,
                                  "--max-bytes", 4096, "--output", folder, *args)
-            with open(os.path.join(folder, "verdict.json"), encoding="utf-8") as file:
-                return code, strict_json(file.read()), out + err
+            return code, read_verdict(folder), out + err
 
     def test_hosts_of_GPUs_are_accepted_and_the_profile_is_said_to_be_untried(self):
         code, verdict, text = self.accept("--stage", "preflight")

@@ -3,7 +3,7 @@ import os
 import tempfile
 import unittest
 
-from program import run, strict_json
+from program import read_verdict, run
 
 # Four ranks on two cores take turns: nothing here depends on how fast they are.
 QUICK = ("accept", "--device", "cpu", "--quick", "--timeout", 60)
@@ -23,8 +23,7 @@ def accepted(ranks, *args, profile=PROFILE):
         with open(path, "w", encoding="utf-8") as file:
             file.write(profile)
         code, _, err = run(ranks, *QUICK, "--profile", path, "--output", folder, *args)
-        with open(os.path.join(folder, "verdict.json"), encoding="utf-8") as file:
-            return code, err, strict_json(file.read())
+        return code, err, read_verdict(folder)
 
 
 def blamed(verdict):

@@ -1,12 +1,11 @@
 """testbed accept, stages model and soak: every split of a model, who holds the others up, how much of an all-reduce a
 step waits for, and a soak that ends in time. More ranks than cores, and other work beside: nothing here is timed."""
-import os
 import re
 import tempfile
 import time
 import unittest
 
-from program import model, run, strict_json
+from program import model, read_verdict, run
 
 MOE = model("qwen3_moe")  # 8 heads, 4 KV heads, 16 experts, 3 layers: every split is legal
 SPLITS = ("tp 4", "pp 2 dp 2", "cp 4", "tp 4 ep 4")
@@ -16,11 +15,10 @@ def accept(ranks, *args):
     """(exit code, verdict.json, what was printed)"""
     with tempfile.TemporaryDirectory() as folder:
         code, out, err = run(ranks, "accept", "--quick", "--quiet", "--output", folder, *args)
-        path = os.path.join(folder, "verdict.json")
-        if not os.path.exists(path):
+        verdict = read_verdict(folder)
+        if verdict is None:
             raise AssertionError(f"exit code {code}, no verdict\n{out}\n{err}")
-        with open(path, encoding="utf-8") as file:
-            return code, strict_json(file.read()), out + err
+        return code, verdict, out + err
 
 
 def figures(case, name):

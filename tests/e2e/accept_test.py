@@ -4,7 +4,8 @@ import os
 import tempfile
 import unittest
 
-from program import model, run, strict_json
+from check_junit import read_junit
+from program import model, read_verdict, run
 
 WHOLE = ("--quiet", "--max-bytes", 65536, "--repeats", 1)
 QUICK = ("--quick", *WHOLE)
@@ -33,11 +34,13 @@ class Accept(unittest.TestCase):
     def accept(self, ranks, *args, effort=QUICK, env=None, launcher=True):
         """(exit code, verdict.json or None, what was printed)"""
         code, out, err = run(ranks, "accept", "--output", self.output, *effort, *args, env=env, launcher=launcher)
-        path = os.path.join(self.output, "verdict.json")
-        if not os.path.exists(path):
-            return code, None, out + err
-        with open(path, encoding="utf-8") as file:
-            return code, strict_json(file.read()), out + err
+        return code, read_verdict(self.output), out + err
+
+    def red_tests(self, stage):
+        """Names of the testcases of a stage in junit.xml that have a failure or error."""
+        root = read_junit(os.path.join(self.output, "junit.xml"))
+        return [test.get("name") for test in root.findall(f"testsuite[@name='accept.{stage}']/testcase")
+                if test.find("failure") is not None or test.find("error") is not None]
 
     def profile(self, read_gb_s):
         path = os.path.join(self.folder, "profile.toml")
@@ -87,6 +90,7 @@ class Verdicts(Accept):
         self.assertTrue(case["corrupt"])
         self.assertEqual(case["attempts"], 1)
         self.assertTrue(any("injected" in label for label in verdict["labels"]))
+        self.assertTrue(any("rank " in name for name in self.red_tests("collectives")), self.red_tests("collectives"))
 
     def test_a_case_that_cannot_be_carried_out_is_infrastructure(self):
         code, verdict, text = self.accept(2, "--stage", "preflight,links", "--inject", "drop-link:rank=0,peer=1",
@@ -96,6 +100,18 @@ class Verdicts(Accept):
         before = [case for case in verdict["cases"] if case["stage"] == "preflight"]
         self.assertEqual({case["status"] for case in before}, {"passed"})  # what was measured until then is there
         self.assertEqual(verdict["cases"][-1]["status"], "error")
+        blamed, = verdict["cases"][-1]["blamed"]
+        self.assertEqual((blamed["kind"], blamed["ranks"]), ("link", [0, 1]))
+        case, link = self.red_tests("links")
+        self.assertEqual(case, "links: latency 8 B")
+        self.assertRegex(link, r"^links: rank 0 \(.*\) - rank 1 \(.*\), latency 8 B$")
+
+    def test_what_the_profile_expects_nothing_of_is_said(self):
+        label = "expects nothing of, and no gate judges: "
+        _, verdict, text = self.accept(2, "--stage", "device")
+        self.assertIn(f"the profile cpu-host {label}device", verdict["labels"], text)
+        _, verdict, text = self.accept(2, "--stage", "device", "--profile", self.profile(1e-3))
+        self.assertIn(f"the profile test {label}device.gemm_tflop_s", verdict["labels"], text)
 
 
 class Incomplete(Accept):
@@ -143,7 +159,8 @@ class Plans(Accept):
 
 class Baselines(Accept):
     def test_drift_is_told_against_an_earlier_verdict(self):
-        _, first, text = self.accept(2, "--case", "device/read")
+        repeated = (*QUICK[:-1], 3)  # one sample has no spread
+        _, first, text = self.accept(2, "--case", "device/read", effort=repeated)
         self.assertEqual(first["drift"], [], text)
         # A hundred times what it was, which no busy machine makes up for.
         for case in first["cases"]:
@@ -152,7 +169,7 @@ class Baselines(Accept):
         path = os.path.join(self.folder, "before.json")
         with open(path, "w", encoding="utf-8") as file:
             json.dump(first, file)
-        _, second, text = self.accept(2, "--case", "device/read", "--baseline", path)
+        _, second, text = self.accept(2, "--case", "device/read", "--baseline", path, effort=repeated)
         self.assertEqual(len(second["drift"]), 2, text)
         for drift in second["drift"]:
             self.assertTrue(drift["beyond_spread"])

@@ -22,6 +22,17 @@ def read(*path):
         return file.read()
 
 
+class Examples(unittest.TestCase):
+    def test_an_acceptance_on_GPUs_names_its_profile(self):
+        """Without it the program refuses."""
+        for path in (("launch", "testbed-mpirun.sh"), ("launch", "container", "Dockerfile"), ("launch", "slurm", "testbed.sbatch"),
+                     ("docs", "launching.md")):
+            shown = re.findall(r"(?:testbed-mpirun\.sh|docker run|testbed\.sbatch|e\.g\.)[^|\n`]* accept\b.*", read(*path))
+            self.assertTrue(shown, path)
+            for line in shown:
+                self.assertIn("--profile", line)
+
+
 def closed(required=(), **properties):
     """An object of these properties and no others: the API server drops a field that it does not know."""
     return {"type": "object", "properties": properties, "required": list(required), "additionalProperties": False}

@@ -148,7 +148,7 @@ class Verdict(unittest.TestCase):
         return code, err
 
     def test_every_verdict_has_its_code(self):
-        for launcher_code in (0, 1, 137):
+        for launcher_code in (0, 1, 3, 137):  # 3: the limit passed
             for name, expected in (("reject", 1), ("incomplete", 2), ("infrastructure", 3), ("corruption", 4)):
                 self.assertEqual(self.code(verdict(name), launcher_code), (expected, ""))
         self.assertEqual(self.code(verdict("accept"), 0), (0, ""))

@@ -5,6 +5,7 @@ import struct
 import subprocess
 import tempfile
 
+from check_junit import read_junit
 from check_record import strict_loads
 
 BIN = os.environ["TESTBED_BIN"]
@@ -60,6 +61,20 @@ def ranks_of(job):
 
 def strict_json(text):
     return strict_loads(text.encode())
+
+
+def read_verdict(folder):
+    """verdict.json of an acceptance, None if it wrote none; its junit.xml is valid, and red unless the verdict is accept."""
+    path = os.path.join(folder, "verdict.json")
+    if not os.path.exists(path):
+        return None
+    with open(path, encoding="utf-8") as file:
+        verdict = strict_json(file.read())
+    suites = read_junit(os.path.join(folder, "junit.xml"))
+    case, = suites.findall("testsuite[@name='accept.verdict']/testcase")
+    is_red = case.find("failure") is not None or case.find("error") is not None
+    assert is_red == (verdict["verdict"] != "accept"), f"{case.attrib} of the verdict {verdict['verdict']}"
+    return verdict
 
 
 FAST = ("--warmup", 0, "--repeats", 1, "--quiet")

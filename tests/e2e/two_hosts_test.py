@@ -9,7 +9,7 @@ import tempfile
 import time
 import unittest
 
-from program import BIN, FAST, SOURCE, greedy, model, processes_with, strict_json
+from program import BIN, FAST, SOURCE, greedy, model, processes_with, read_verdict, strict_json
 
 TWO_HOSTS = os.path.join(SOURCE, "scripts", "two_hosts.sh")
 WORK = ("--model", model("llama3_gqa"), "--prompt-ids", "1,2,3", "--gen-tokens", 8)
@@ -94,25 +94,29 @@ class Job(unittest.TestCase):
 class Acceptance(unittest.TestCase):
     """A link of 10 Gbit/s is what the profile was calibrated on; one of 1 Gbit/s is not that link."""
 
-    MOST_BYTES = ("--max-bytes", 16 << 20)  # the largest of --quick: 13 ms at 10 Gbit/s, 134 at 1
+    MOST_BYTES = 16 << 20  # the largest of --quick: 13 ms at 10 Gbit/s, 134 at 1
     TRIES = 3
 
     def setUp(self):
         self.folder = self.enterContext(tempfile.TemporaryDirectory())
         self.profile = os.path.join(self.folder, "calibrated.toml")
 
-    def calibrate(self):
-        code, out, err = two_hosts("10gbit", BIN, "probe", "--device", "cpu", "--threads", 1, *self.MOST_BYTES, "--acceptance",
-                                   self.profile, "--stage", "links", "--quiet")
+    def calibrate(self, ranks=1, most_bytes=MOST_BYTES):
+        code, out, err = two_hosts("10gbit", BIN, "probe", "--device", "cpu", "--threads", 1, "--max-bytes", most_bytes,
+                                   "--acceptance", self.profile, "--stage", "links", "--quiet", ranks=ranks)
         self.assertEqual(code, 0, f"{out}\n{err}")
 
-    def links(self, rate):
+    def links(self, rate, *cases, ranks=1):
         """(exit code, the verdict, all that was said)"""
         folder = os.path.join(self.folder, rate)
         code, out, err = two_hosts(rate, BIN, "accept", "--device", "cpu", "--threads", 1, "--profile", self.profile, "--stage",
-                                   "links", "--quick", *self.MOST_BYTES, "--output", folder, "--quiet")
-        with open(os.path.join(folder, "verdict.json"), encoding="utf-8") as file:
-            return code, strict_json(file.read()), out + err
+                                   "links", "--quick", "--max-bytes", self.MOST_BYTES, *cases, "--output", folder, "--quiet",
+                                   ranks=ranks)
+        return code, read_verdict(folder), out + err
+
+    @staticmethod
+    def blamed(verdict):
+        return [blame for case in verdict["cases"] if case["status"] == "failed" for blame in case["blamed"]]
 
     def test_the_calibrated_link_passes_and_a_slower_one_is_rejected_and_named(self):
         # Both are measured: if this machine was slowed down between calibration and acceptance, that was not the link.
@@ -126,7 +130,7 @@ class Acceptance(unittest.TestCase):
         self.assertGreater(found["coverage"]["gated"], 0)
         code, found, text = slow
         self.assertEqual((code, found["verdict"]), (1, "reject"), text)
-        blamed = [blame for case in found["cases"] if case["status"] == "failed" for blame in case["blamed"]]
+        blamed = self.blamed(found)
         self.assertTrue(blamed, text)
         for blame in blamed:
             self.assertEqual((blame["kind"], blame["ranks"]), ("link", [0, 1]), text)

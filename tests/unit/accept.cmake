@@ -1,5 +1,7 @@
 testbed_unit_test(accept_gates_test testbed_acceptance)
 testbed_unit_test(accept_verdict_test testbed_acceptance)
+testbed_unit_test(accept_plan_test testbed_accept testbed_config)
+testbed_unit_test(accept_profile_gaps_test testbed_accept testbed_config)
 testbed_unit_test(accept_attempts_test testbed_accept)
 testbed_unit_test(accept_answers_test testbed_accept testbed_cpu)
 testbed_unit_test(acceptance_config_test testbed_config testbed_accept)

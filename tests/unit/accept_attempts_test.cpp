@@ -51,6 +51,20 @@ TEST(AcceptAttempts, what_fails_a_repeat_has_failed) {
   EXPECT_THAT(result.notes, ElementsAre("failed in 2 of 3 attempts"));
 }
 
+// A wrong value that shows when the case is repeated is no luck; that it was slow before is kept.
+TEST(AcceptAttempts, what_ends_the_attempts_counts_them_all) {
+  CaseResult wrong = failed({});
+  wrong.corrupt = true;
+  wrong.reason = "wrong value";
+  const CaseResult result = merged({failed({device(1)}), passed(), wrong});
+  EXPECT_TRUE(result.corrupt);
+  EXPECT_EQ(result.reason, "wrong value");
+  EXPECT_EQ(result.attempts, 3);
+  EXPECT_DOUBLE_EQ(result.seconds, 3.0);
+  EXPECT_THAT(result.notes, ElementsAre("an earlier attempt failed: too slow"));
+  EXPECT_EQ(merged({failed({})}).attempts, 1);
+}
+
 TEST(AcceptAttempts, only_whom_two_attempts_blame_is_blamed) {
   EXPECT_THAT(
       merged({failed({device(1)}), failed({device(2)}), failed({device(2), device(3)})}).blamed,

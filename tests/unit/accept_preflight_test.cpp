@@ -43,6 +43,7 @@ std::vector<Facts> like_facts() {
                    {"device.max_clock_mhz", "1980"},
                    {"device.ecc_uncorrected", "0"},
                    {"device.nics", "mlx5_" + seat},
+                   {"device.throttle_reasons", "sw_power_cap"},
                    {"device.clock_mhz", "1980"},
                    {"device.memory_gb", "80.0"}});
   }
@@ -141,13 +142,78 @@ TEST(Preflight, D18_OneDeviceForTwoRanksIsRefusedUnlessAllowed) {
   EXPECT_THAT(allowed.notes, ElementsAre(HasSubstr("ranks 4 and 5 both have")));
 }
 
-TEST(Preflight, SeatsThatDifferBetweenHostsAreNoted) {
+TEST(Preflight, BindingsThatDifferBetweenHostsAreNoted) {
+  std::vector<Facts> facts = like_facts();
+  facts[3]["rank.binding"] = "16-23";
+  const CaseResult result = compared(facts, FactGroup::placement);
+  EXPECT_EQ(result.status, CaseStatus::passed);
+  EXPECT_THAT(result.notes, ElementsAre("rank.binding of rank 1 (a) is 8-15, of rank 3 (b) 16-23"));
+}
+
+TEST(Preflight, NicsThatDifferBetweenHostsFail) {
   std::vector<Facts> facts = like_facts();
   facts[3]["device.nics"] = "mlx5_7";
   const CaseResult result = compared(facts, FactGroup::placement);
-  EXPECT_EQ(result.status, CaseStatus::passed);
-  EXPECT_THAT(result.notes,
-              ElementsAre("device.nics of rank 1 (a) is mlx5_1, of rank 3 (b) mlx5_7"));
+  EXPECT_EQ(result.status, CaseStatus::failed);
+  EXPECT_EQ(result.reason, "host b: rank 3, seat 1: device.nics is mlx5_7, the others' mlx5_1");
+  ASSERT_EQ(result.blamed.size(), 1U);
+  EXPECT_THAT(result.blamed[0].ranks, ElementsAre(3));
+  facts[3].erase("device.nics");  // the host has none
+  EXPECT_EQ(compared(facts, FactGroup::placement).status, CaseStatus::failed);
+}
+
+// Of two hosts neither is right.
+TEST(Preflight, NicsOfTwoHostsThatDifferFailOnBoth) {
+  const std::vector<std::string> two{"a", "a", "b", "b"};
+  std::vector<Facts> facts = like_facts();
+  facts.resize(two.size());
+  facts[2]["device.nics"] = "mlx5_7";
+  CaseResult result;
+  HostComparison(two, facts).compare(FactGroup::placement, result);
+  EXPECT_EQ(result.status, CaseStatus::failed);
+  ASSERT_EQ(result.blamed.size(), 2U);
+  EXPECT_THAT(result.blamed[0].ranks, ElementsAre(0));
+  EXPECT_THAT(result.blamed[1].ranks, ElementsAre(2));
+}
+
+TEST(Preflight, GPUsThatSlowDownForHeatOrAPowerBrakeFail) {
+  for (const char* reason : {"hw_slowdown",
+                             "sw_power_cap, hw_thermal_slowdown",
+                             "sw_thermal_slowdown",
+                             "hw_power_brake_slowdown"}) {
+    std::vector<Facts> facts = like_facts();
+    for (Facts& each : facts) each["device.throttle_reasons"] = reason;  // alike on all
+    const CaseResult all = compared(facts, FactGroup::clocks);
+    EXPECT_EQ(all.status, CaseStatus::failed) << reason;
+    EXPECT_EQ(all.blamed.size(), 3U) << reason;
+    facts = like_facts();
+    facts[4]["device.throttle_reasons"] = reason;
+    const CaseResult one = compared(facts, FactGroup::clocks);
+    EXPECT_EQ(one.status, CaseStatus::failed) << reason;
+    ASSERT_EQ(one.blamed.size(), 1U) << reason;
+    EXPECT_EQ(one.blamed[0].host, "c");
+    EXPECT_THAT(one.blamed[0].ranks, ElementsAre(4));
+    EXPECT_THAT(one.reason, HasSubstr(reason));
+    EXPECT_EQ(compared(facts, FactGroup::placement).status, CaseStatus::passed);
+  }
+  std::vector<Facts> usual = like_facts();
+  usual[4]["device.throttle_reasons"] = "gpu_idle, applications_clocks_setting, sync_boost";
+  EXPECT_EQ(compared(usual, FactGroup::clocks).status, CaseStatus::passed);
+}
+
+// Also where all have them, or there is one rank alone.
+TEST(Preflight, UncorrectedErrorsFailHoweverManyHaveThem) {
+  std::vector<Facts> facts = like_facts();
+  for (Facts& each : facts) each["device.ecc_uncorrected"] = "3";
+  const CaseResult all = compared(facts, FactGroup::devices);
+  EXPECT_EQ(all.status, CaseStatus::failed);
+  EXPECT_EQ(all.blamed.size(), 3U);
+  CaseResult alone;
+  const std::vector<std::string> one_host{"a"};
+  const std::vector<Facts> one_rank{facts[0]};
+  HostComparison(one_host, one_rank).compare(FactGroup::devices, alone);
+  EXPECT_EQ(alone.status, CaseStatus::failed);
+  EXPECT_EQ(alone.reason, "host a: device.ecc_uncorrected of rank 0 is 3, must be 0");
 }
 
 TEST(Preflight, RequirementsAreHeldHostByHost) {

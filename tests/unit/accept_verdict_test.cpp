@@ -141,6 +141,17 @@ TEST(AcceptVerdict, cases_that_were_chosen_need_not_meet_every_expectation) {
             Verdict::accept);
 }
 
+// A memory or time too short for what was planned.
+TEST(AcceptVerdict, D34_a_part_that_was_planned_and_not_run_is_incomplete) {
+  CaseResult result = result_of("all_reduce", CaseStatus::passed);
+  EXPECT_EQ(concluded({result}).verdict, Verdict::accept);
+  result.not_run = {"payloads above 512 bytes: no memory"};
+  const Acceptance acceptance = concluded({result});
+  EXPECT_EQ(acceptance.verdict, Verdict::incomplete);
+  EXPECT_THAT(acceptance.reasons,
+              ElementsAre("device/all_reduce: payloads above 512 bytes: no memory"));
+}
+
 TEST(AcceptVerdict, D34_what_was_not_reached_is_incomplete) {
   Acceptance acceptance = with({result_of("read", CaseStatus::passed)});
   Asked asked = asked_for(acceptance);
@@ -200,6 +211,39 @@ TEST(AcceptDrift, only_what_leaves_both_spreads_is_beyond_them) {
   EXPECT_TRUE(less.front().beyond_spread);
   EXPECT_FALSE(drift_since(before, with_reading({90.0, 91.0, 100.5}, 0)).front().beyond_spread);
   EXPECT_THAT(drift_since(before, with_reading({50.0}, 1)), IsEmpty());
+}
+
+TEST(AcceptDrift, one_sample_has_no_spread_to_leave) {
+  const Acceptance before = with_reading({100.0}, 0);
+  EXPECT_FALSE(drift_since(before, with_reading({50.0, 51.0}, 0)).front().beyond_spread);
+  EXPECT_FALSE(
+      drift_since(with_reading({100.0, 101.0}, 0), with_reading({50.0}, 0)).front().beyond_spread);
+}
+
+TEST(AcceptDrift, a_link_by_itself_is_another_than_beside_others) {
+  const auto with_link = [](bool alone) {
+    Acceptance acceptance = with_reading({10.0, 11.0}, 0);
+    acceptance.cases.front().figures.front().alone = alone;
+    return acceptance;
+  };
+  EXPECT_THAT(drift_since(with_link(true), with_link(true)), SizeIs(1));
+  EXPECT_THAT(drift_since(with_link(true), with_link(false)), IsEmpty());
+}
+
+TEST(AcceptDrift, a_baseline_of_another_job_is_refused_or_labelled) {
+  Acceptance before = with_reading({100.0}, 0);
+  before.device = "cpu";
+  before.hosts = {"a"};
+  Acceptance now = before;
+  EXPECT_FALSE(refusal_of_baseline(before, now));
+  EXPECT_THAT(baseline_labels(before, now), IsEmpty());
+  now.hosts = {"b"};
+  now.profile.name = "mine";
+  EXPECT_FALSE(refusal_of_baseline(before, now));
+  EXPECT_THAT(baseline_labels(before, now),
+              ElementsAre(HasSubstr("profile , this against mine"), HasSubstr("other hosts")));
+  now.world_size = 8;
+  EXPECT_THAT(refusal_of_baseline(before, now).value_or(""), HasSubstr("1 cpu ranks"));
 }
 
 TEST(AcceptDrift, the_group_that_fell_behind_and_the_worse_algorithm_are_shown) {

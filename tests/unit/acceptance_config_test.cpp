@@ -8,6 +8,7 @@
 #include <fstream>
 
 #include "kernels/base/errors.hpp"
+#include "runtime/accept/figures.hpp"
 #include "runtime/config/command_line.hpp"
 #include "runtime/config/presets.hpp"
 
@@ -86,6 +87,19 @@ TEST_F(AcceptanceConfig, what_is_written_reads_back_equal) {
   for (size_t i = 0; i < again.expectations.size(); ++i) {
     EXPECT_EQ(again.expectations[i].key, profile.expectations[i].key);
     EXPECT_EQ(again.expectations[i].expected, profile.expectations[i].expected);
+  }
+}
+
+TEST_F(AcceptanceConfig, every_figure_can_be_expected) {
+  for (const FigureKind& kind : figure_kinds) {
+    const std::string figure(kind.name);
+    const bool has_size = figure.starts_with("link.") || figure.starts_with("collective.");
+    const std::string size = figure == "collective.us" ? "bytes = 512\n" : "bytes = 16777216\n";
+    const AcceptanceProfile profile =
+        read(std::string(head) + "[[expect]]\nfigure = \"" + figure + "\"\n" +
+             (has_size ? size : "") + "expected = 1\ntolerance = 0.1\nsource = \"s\"\n");
+    ASSERT_EQ(profile.expectations.size(), 1U);
+    EXPECT_EQ(profile.expectations.front().key.figure, figure);
   }
 }
 

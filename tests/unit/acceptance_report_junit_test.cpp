@@ -84,6 +84,50 @@ TEST(AcceptanceJunit, tells_failure_error_and_skipped_apart) {
   EXPECT_FALSE(report.test("preflight", "preflight: versions").first_child());
 }
 
+// Cases without a figure of a place: who is blamed is in a testcase's name all the same, and the
+// case's own name stays.
+TEST(AcceptanceJunit, names_whom_it_blames) {
+  Acceptance acceptance = sample_acceptance();
+  acceptance.cases[0].status = CaseStatus::failed;
+  acceptance.cases[0].blamed = {
+      {Blame::Kind::host, {2, 3}, "node-b", "kernel is 5.10, the others' 6.1"}};
+  acceptance.cases[5].blamed = {{Blame::Kind::link, {1, 3}, "node-a", "lost a message"},
+                                {Blame::Kind::rank, {2}, "node-b", "does not answer"}};
+  const Report report(acceptance);
+  expect_valid(report.text());
+  EXPECT_TRUE(report.test("preflight", "preflight: versions").child("failure"));
+  const pugi::xml_node host =
+      report.test("preflight", "preflight: host node-b, versions").child("failure");
+  EXPECT_THAT(host.attribute("message").value(), HasSubstr("kernel is 5.10"));
+  const pugi::xml_node rank = report.test(
+      "collectives", "collectives: rank 2 (node-b, Xeon \"2\"), all_reduce 4 ranks 1 MiB");
+  EXPECT_STREQ(rank.child("failure").attribute("type").value(), "corruption");
+  EXPECT_THAT(rank.child("failure").attribute("message").value(), HasSubstr("offset 4096"));
+  EXPECT_TRUE(report.test("model", "model: tp 4").child("error"));
+  const pugi::xml_node link =
+      report.test("model", "model: rank 1 (node-a) - rank 3 (node-b), tp 4").child("error");
+  EXPECT_STREQ(link.attribute("type").value(), "infrastructure");
+  EXPECT_TRUE(report.test("model", "model: rank 2 (node-b, Xeon \"2\"), tp 4").child("error"));
+  EXPECT_STREQ(report.suite("model").attribute("errors").value(), "3");
+}
+
+// What a watchdog says takes the place of its word in a file that was rendered before.
+TEST(AcceptanceJunit, takes_a_text_once_it_is_made) {
+  Acceptance acceptance = sample_acceptance();
+  acceptance.cases[5].reason = "WORD";
+  std::string text = to_junit(acceptance);
+  const std::string said = "\"all\" <pairs> & is not over:\nrank 2 (stopped) \x1b[31m]]>";
+  for (size_t at = 0; (at = text.find("WORD", at)) != std::string::npos;) {
+    text.replace(at, 4, inside_junit(said));
+  }
+  expect_valid(text);
+  pugi::xml_document document;
+  ASSERT_TRUE(document.load_string(text.c_str()));
+  EXPECT_THAT(
+      document.select_node("//error[../@name = 'model: tp 4']").node().attribute("message").value(),
+      testing::StrEq("\"all\" <pairs> & is not over:\nrank 2 (stopped) \\x1b[31m]]>"));
+}
+
 // As many as the profile allows are passed cases with a property; one more, and each is a failure,
 // as in the verdict.
 TEST(AcceptanceJunit, flaky_cases_fail_only_if_they_reject) {
@@ -101,7 +145,7 @@ TEST(AcceptanceJunit, flaky_cases_fail_only_if_they_reject) {
   expect_valid(report.text());
   EXPECT_STREQ(report.test("collectives", name).child("failure").attribute("type").value(),
                "flaky");
-  EXPECT_STREQ(report.suite("collectives").attribute("failures").value(), "2");
+  EXPECT_STREQ(report.suite("collectives").attribute("failures").value(), "3");
 }
 
 // A report of nothing must not look like one of all passed (D34).

@@ -158,7 +158,8 @@ PlannedCase planned(const std::string& name, int64_t n_bytes, double estimated_s
           .explanation = "Every pair exchanges messages.",
           .estimated_s = estimated_s,
           .deadline_s = 300.0,
-          .numbers = {{"bytes", n_bytes}}};
+          .measures = {{.figure = "link.one_way_gb_s"}},
+          .sizes = {n_bytes}};
 }
 
 TEST(AcceptanceList, has_the_time_of_each_case_and_of_all) {

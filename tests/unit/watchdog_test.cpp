@@ -66,13 +66,26 @@ Watchdog::Options options() {
   return {.name = "rank 1 (a)", .whereabouts = [] { return "rank 2 left it\n"; }};
 }
 
+std::string as_it_is(std::string_view said) { return std::string(said); }
+
+std::string inside_quotes(std::string_view said) {
+  std::string escaped;
+  for (const char c : said) {
+    if (c == '"') escaped += '\\';
+    escaped += c == '\n' ? std::string("\\n") : std::string(1, c);
+  }
+  return escaped;
+}
+
 TEST(Watchdog, ends_a_process_that_hangs_and_says_what_is_known) {
   const Folder folder;
   const std::string path = folder.path / "verdict.json";
+  const std::string other = folder.path / "summary.txt";
   std::ofstream(path) << "old";
   const Ended ended = run_child(folder, [&] {
     Watchdog dog(options());
-    dog.set_last_words(path, "{\"why\": \"%WATCHDOG%\"}");
+    dog.set_last_words({{path, "{\"why\": \"%WATCHDOG%\"}", inside_quotes},
+                        {other, "%WATCHDOG%; %WATCHDOG%", as_it_is}});
     const Watchdog::Watch watch(dog, "links/all \"pairs\"", 0.05);
     hang();
   });
@@ -81,7 +94,9 @@ TEST(Watchdog, ends_a_process_that_hangs_and_says_what_is_known) {
             "testbed: rank 1 (a): links/all \"pairs\" is not over after 0.05 s:\n"
             "rank 2 left it\n");
   EXPECT_EQ(folder.text("verdict.json"),
-            R"({"why": "links/all \"pairs\" is not over after 0.05 s:\u000arank 2 left it"})");
+            R"({"why": "links/all \"pairs\" is not over after 0.05 s:\nrank 2 left it"})");
+  const std::string said = "links/all \"pairs\" is not over after 0.05 s:\nrank 2 left it";
+  EXPECT_EQ(folder.text("summary.txt"), said + "; " + said);
 }
 
 TEST(Watchdog, leaves_alone_what_ends_in_time) {
@@ -134,16 +149,21 @@ TEST(Watchdog, nothing_that_it_says_can_hold_it_up) {
   EXPECT_TRUE(WIFEXITED(locked.status) && WEXITSTATUS(locked.status) == 3) << locked.status;
 }
 
-TEST(Watchdog, a_file_that_cannot_be_written_is_told_and_the_old_one_stays) {
+TEST(Watchdog, a_file_that_cannot_be_written_is_told_and_the_others_are_written) {
   const Folder folder;
-  const Ended ended = run_child(folder, [] {
+  const std::string written = folder.path / "summary.txt";
+  const Ended ended = run_child(folder, [&] {
     Watchdog dog(options());
-    dog.set_last_words("/dev/full/verdict.json", "{}");
+    dog.set_last_words({{"/dev/full/verdict.json", "{}", as_it_is},
+                        {written, "%WATCHDOG%", as_it_is},
+                        {"/dev/full/junit.xml", "", as_it_is}});
     dog.watch("work", 0.05);
     hang();
   });
   EXPECT_EQ(WEXITSTATUS(ended.status), 3);
   EXPECT_THAT(ended.said, HasSubstr("/dev/full/verdict.json: Not a directory"));
+  EXPECT_THAT(ended.said, HasSubstr("/dev/full/junit.xml: Not a directory"));
+  EXPECT_THAT(folder.text("summary.txt"), StartsWith("work is not over"));
 }
 
 // The launcher's way of ending a job of which another rank has died.
@@ -155,7 +175,7 @@ TEST(Watchdog, sigterm_while_it_watches_is_a_deadline) {
       Watchdog::Options watcher = options();
       watcher.until_terminated = true;
       Watchdog dog(watcher);
-      dog.set_last_words(path, "[\"%WATCHDOG%\"]");
+      dog.set_last_words({{path, "[\"%WATCHDOG%\"]", as_it_is}});
       if (watches) dog.watch("work", 1000.0);
       std::raise(SIGTERM);
       hang();
@@ -167,6 +187,44 @@ TEST(Watchdog, sigterm_while_it_watches_is_a_deadline) {
   const Ended unwatched = child(false);
   EXPECT_TRUE(WIFSIGNALED(unwatched.status) && WTERMSIG(unwatched.status) == SIGTERM)
       << unwatched.status;
+}
+
+// Where it does not say so.
+TEST(Watchdog, a_rank_that_has_ended_is_a_deadline_while_it_watches) {
+  const Folder folder;
+  const std::string path = folder.path / "verdict.json";
+  const Ended ended = run_child(folder, [&] {
+    Watchdog::Options watcher = options();
+    const int64_t end_ns = now_ns() + 300'000'000;
+    watcher.ended = [end_ns] { return now_ns() < end_ns ? "" : "rank 2"; };
+    Watchdog dog(watcher);
+    dog.set_last_words({{path, "[\"%WATCHDOG%\"]", as_it_is}});
+    dog.watch("work", 1000.0);
+    hang();
+  });
+  EXPECT_TRUE(WIFEXITED(ended.status) && WEXITSTATUS(ended.status) == 3) << ended.status;
+  EXPECT_THAT(folder.text("verdict.json"), StartsWith("[\"work was not over when rank 2 ended"));
+}
+
+// It is told, for who was stopped may look like the others' fault.
+TEST(Watchdog, says_that_its_own_process_did_not_run) {
+  const Folder folder;
+  const std::string path = folder.path / "stderr";
+  const pid_t child = fork();
+  if (child == 0) {
+    dup2(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600), STDERR_FILENO);
+    Watchdog dog(options());
+    dog.watch("work", 1.5);
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));  // its rounds have begun
+    std::raise(SIGSTOP);
+    hang();
+  }
+  int status = 0;
+  waitpid(child, &status, WUNTRACED);
+  std::this_thread::sleep_for(std::chrono::milliseconds(2500));
+  kill(child, SIGCONT);
+  waitpid(child, &status, 0);
+  EXPECT_THAT(folder.text("stderr"), HasSubstr("; rank 1 (a) itself did not run for "));
 }
 
 TEST(JobProcesses, say_who_is_stopped) {
