@@ -4,8 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <csignal>
 
 #include "parallel/comm/job_processes.hpp"
 
@@ -110,8 +108,9 @@ std::string OpBoard::ended() {
   seen_.resize(world_ranks_.size(), false);
   for (size_t i = 0; i < world_ranks_.size(); ++i) {
     const auto pid = static_cast<pid_t>(rows_[i].pid.load(relaxed));
-    if (pid == 0) continue;
-    const bool is_there = kill(pid, 0) == 0 || errno != ESRCH;
+    if (pid == 0 || (rank_ != 0 && world_ranks_[i] != 0)) continue;
+    const std::string state = process_state(pid);
+    const bool is_there = state != "gone" && state != "dead";
     if (!is_there && seen_[i]) return fmt::format("rank {}", world_ranks_[i]);
     seen_[i] = is_there;
   }

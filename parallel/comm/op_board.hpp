@@ -27,8 +27,9 @@ class OpBoard {
   // Of all ranks of this host, a line each: which have arrived where this rank waits, which have
   // not, and what each did last.
   std::string report() const;
-  // "rank 2" whose process was seen by an earlier call and is no more; "" if there is none. For one
-  // thread.
+  // "rank 2" whose process was seen by an earlier call and is no more; "" if there is none. Rank 0
+  // looks at all of its host, the others at rank 0: of ranks that end because they have seen one
+  // end, none is to be taken for the first. For one thread.
   std::string ended();
 
  private:
