@@ -56,11 +56,6 @@ struct Lanes {
   static void store(float* p, F v) { _mm256_storeu_ps(p, v); }
 };
 
-enum class Weights { int8, int4_zero_point, int4_eight, int4_minimum };
-
-template <Weights W>
-constexpr int64_t block_bytes = W == Weights::int8 ? 512 : 256;
-
 // Of each half of P panels and each of M rows of x.
 template <int P, int M>
 struct Sums {
@@ -355,23 +350,14 @@ uint32_t largest_magnitude(const uint16_t* x) {
 }  // namespace
 
 LinearKernel avx2_int_kernel(const WeightFormat& format) {
-  LinearKernel kernel{.x_packing = XPacking::int8,
-                      .max_rows = max_rows,
-                      .n_accumulators = max_rows,
-                      .tile = nullptr,
-                      .row_panels = 2,
-                      .max_panels = 1};
-  const bool block_is_group = format.group_cols == block_cols;
-  if (format.coding == WeightCoding::int8) {
-    kernel.tile = block_is_group ? dispatch<Weights::int8, true> : dispatch<Weights::int8, false>;
-  } else if (format.offset == WeightOffset::zero_point) {
-    kernel.tile = block_is_group ? dispatch<Weights::int4_zero_point, true>
-                                 : dispatch<Weights::int4_zero_point, false>;
-  } else {
-    kernel.tile = format.offset == WeightOffset::eight ? dispatch<Weights::int4_eight, true>
-                                                       : dispatch<Weights::int4_minimum, true>;
-  }
-  return kernel;
+  return {
+      .x_packing = XPacking::int8,
+      .max_rows = max_rows,
+      .n_accumulators = max_rows,
+      .tile = tile_for(
+          format, []<Weights W, bool block_is_group>() { return &dispatch<W, block_is_group>; }),
+      .row_panels = 2,
+      .max_panels = 1};
 }
 
 void avx2_expand(const WeightFormat& format, const WeightGroup& group, float* out) {

@@ -11,6 +11,30 @@
 namespace testbed::cpu {
 namespace {
 
+enum class Weights { int8, int4_zero_point, int4_eight, int4_minimum };
+
+// Of one block of 32 columns.
+template <Weights W>
+constexpr int64_t block_bytes = W == Weights::int8 ? 512 : 256;
+
+// The tile for int8 and int4 weights of this format: tile_of's is that of a template <Weights, bool
+// block_is_group>.
+template <typename TileOf>
+void (*tile_for(const WeightFormat& format, const TileOf& tile_of))(const LinearTile&) {
+  const bool block_is_group = format.group_cols == 32;
+  const auto of_either = [&]<Weights W>() {
+    return block_is_group ? tile_of.template operator()<W, true>()
+                          : tile_of.template operator()<W, false>();
+  };
+  if (format.coding == WeightCoding::int8) return of_either.template operator()<Weights::int8>();
+  if (format.offset == WeightOffset::zero_point) {
+    return of_either.template operator()<Weights::int4_zero_point>();
+  }
+  return format.offset == WeightOffset::eight
+             ? tile_of.template operator()<Weights::int4_eight, true>()
+             : tile_of.template operator()<Weights::int4_minimum, true>();
+}
+
 template <typename OnGroup>
 inline void for_each_group(const LinearTile& t, const OnGroup& on_group) {
   constexpr int64_t panel_rows = 16;

@@ -31,7 +31,9 @@ class Stage {
   virtual CaseResult run(const AcceptContext& context, const PlannedCase& planned) = 0;
 };
 
-// In the order in which they run.
+// All, in the order in which they run.
+std::vector<std::unique_ptr<Stage>> make_stages();
+
 std::unique_ptr<Stage> make_preflight_stage();
 std::unique_ptr<Stage> make_device_stage();
 std::unique_ptr<Stage> make_links_stage();

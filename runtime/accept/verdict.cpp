@@ -32,9 +32,11 @@ bool settles(const Figure& figure, const Expectation& expectation) {
                                     : figure.gate->expected <= limit_of(expectation);
 }
 
+using Open = std::vector<const Expectation*>;
+
 // Those of the profile for which nothing was measured.
-std::vector<const Expectation*> open_expectations(const Acceptance& acceptance) {
-  std::vector<const Expectation*> open;
+Open open_expectations(const Acceptance& acceptance) {
+  Open open;
   open.reserve(acceptance.profile.expectations.size());
   for (const Expectation& expectation : acceptance.profile.expectations) {
     open.push_back(&expectation);
@@ -53,7 +55,7 @@ std::string line_of(const Expectation& expectation) {
   return fmt::format("{} ({})", describe(expectation.key), expectation.where);
 }
 
-Coverage coverage_of(const Acceptance& acceptance, const Asked& asked) {
+Coverage coverage_of(const Acceptance& acceptance, const Asked& asked, const Open& open) {
   Coverage coverage;
   for (const PlannedCase& planned : asked.cases) ++coverage.cases[planned.stage].second;
   for (const CaseResult& result : acceptance.cases) {
@@ -63,7 +65,7 @@ Coverage coverage_of(const Acceptance& acceptance, const Asked& asked) {
       coverage.gated += int{figure.gate.has_value()};
     }
   }
-  for (const Expectation* expectation : open_expectations(acceptance)) {
+  for (const Expectation* expectation : open) {
     coverage.gates_not_met_by_a_figure.push_back(line_of(*expectation));
   }
   return coverage;
@@ -127,7 +129,7 @@ bool should_have_run(const CaseResult& result, const Asked& asked) {
 }
 
 // Nothing tested is never a pass (D34).
-void add_incomplete(const Acceptance& acceptance, const Asked& asked, Reasons& reasons) {
+void add_incomplete(const Acceptance& acceptance, const Asked& asked, Open open, Reasons& reasons) {
   const auto ran = [](const CaseResult& r) { return r.status != CaseStatus::skipped; };
   const auto n_run = std::count_if(acceptance.cases.begin(), acceptance.cases.end(), ran);
   if (n_run == 0) {
@@ -148,7 +150,6 @@ void add_incomplete(const Acceptance& acceptance, const Asked& asked, Reasons& r
       reasons.add(Verdict::incomplete, fmt::format("{}: {}", name_of(result), part));
     }
   }
-  std::vector<const Expectation*> open = open_expectations(acceptance);
   std::erase_if(open, [&](const Expectation* each) { return !is_asked_for(*each, asked); });
   if (open.empty()) return;
   reasons.add(Verdict::incomplete,
@@ -162,7 +163,8 @@ void add_incomplete(const Acceptance& acceptance, const Asked& asked, Reasons& r
 }  // namespace
 
 void conclude(Acceptance& acceptance, const Asked& asked) {
-  acceptance.coverage = coverage_of(acceptance, asked);
+  Open open = open_expectations(acceptance);
+  acceptance.coverage = coverage_of(acceptance, asked, open);
   acceptance.reasons.clear();
   acceptance.verdict = Verdict::accept;
   Reasons reasons(acceptance);
@@ -178,7 +180,7 @@ void conclude(Acceptance& acceptance, const Asked& asked) {
     return !r.corrupt && r.status == CaseStatus::failed;
   });
   add_flaky(acceptance, reasons);
-  add_incomplete(acceptance, asked, reasons);
+  add_incomplete(acceptance, asked, std::move(open), reasons);
 }
 
 }  // namespace testbed

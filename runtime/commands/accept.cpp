@@ -19,18 +19,6 @@ namespace {
 
 using Stages = std::vector<std::unique_ptr<Stage>>;
 
-Stages make_stages() {
-  Stages stages;
-  stages.push_back(make_preflight_stage());
-  stages.push_back(make_device_stage());
-  stages.push_back(make_links_stage());
-  stages.push_back(make_collectives_stage());
-  stages.push_back(make_model_stage());
-  stages.push_back(make_corruption_stage());
-  stages.push_back(make_soak_stage());
-  return stages;
-}
-
 std::string name_of(const PlannedCase& planned) {
   return fmt::format("{}/{}", planned.stage, planned.name);
 }
@@ -251,6 +239,18 @@ int run_cases(const AcceptContext& context,
 }
 
 }  // namespace
+
+Stages make_stages() {
+  Stages stages;
+  stages.push_back(make_preflight_stage());
+  stages.push_back(make_device_stage());
+  stages.push_back(make_links_stage());
+  stages.push_back(make_collectives_stage());
+  stages.push_back(make_model_stage());
+  stages.push_back(make_corruption_stage());
+  stages.push_back(make_soak_stage());
+  return stages;
+}
 
 std::optional<AcceptPlanText> describe_acceptance(const AcceptPlanInput& input) {
   if (!input.config.list && !input.config.explain) return std::nullopt;

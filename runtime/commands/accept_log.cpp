@@ -32,12 +32,24 @@ void make_folder(const std::string& folder) {
   if (error) throw ConfigError(fmt::format("--output {}: {}", folder, error.message()));
 }
 
+struct Report {
+  const char* name;
+  std::string (*text)(const Acceptance&);
+  std::string (*inside)(std::string_view);
+};
+constexpr Report reports[] = {{"verdict.json", to_json, inside_json},
+                              {"junit.xml", to_junit, inside_junit},
+                              {"summary.txt", to_table, inside_table},
+                              {"metrics.prom", to_prometheus, inside_table}};
+
 // The four files; what a watchdog says, if anything, takes the place of its placeholder.
 std::vector<LastWords> reports_of(const AcceptConfig& config, const Acceptance& acceptance) {
-  return {{path_in(config, "verdict.json"), to_json(acceptance), inside_json},
-          {path_in(config, "junit.xml"), to_junit(acceptance), inside_junit},
-          {path_in(config, "summary.txt"), to_table(acceptance), inside_table},
-          {path_in(config, "metrics.prom"), to_prometheus(acceptance), inside_table}};
+  std::vector<LastWords> files;
+  files.reserve(std::size(reports));
+  for (const Report& report : reports) {
+    files.push_back({path_in(config, report.name), report.text(acceptance), report.inside});
+  }
+  return files;
 }
 
 void write(const std::vector<LastWords>& files, std::string_view said, FileSync sync) {
@@ -122,16 +134,15 @@ void AcceptanceLog::show() const {
 }
 
 void write_for_rank_0(const AcceptConfig& config, const std::string& said) {
-  std::vector<LastWords> files = reports_of(config, {});
-  for (LastWords& file : files) {
+  for (const Report& report : reports) {
+    LastWords file{path_in(config, report.name), "", report.inside};
     std::ifstream in(file.path);
-    std::string text(std::istreambuf_iterator<char>(in), {});
-    const size_t first = text.find(not_ended);
+    file.text.assign(std::istreambuf_iterator<char>(in), {});
+    const size_t first = file.text.find(not_ended);
     if (!in || first == std::string::npos) continue;
-    for (size_t at = first; at != std::string::npos; at = text.find(not_ended, at)) {
-      text.replace(at, not_ended.size(), Watchdog::placeholder);
+    for (size_t at = first; at != std::string::npos; at = file.text.find(not_ended, at)) {
+      file.text.replace(at, not_ended.size(), Watchdog::placeholder);
     }
-    file.text = std::move(text);
     write_again({file}, said, FileSync::at_once);
   }
 }

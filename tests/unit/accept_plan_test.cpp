@@ -7,9 +7,9 @@
 
 #include "runtime/accept/figure_keys.hpp"
 #include "runtime/accept/gates.hpp"
-#include "runtime/accept/stage.hpp"
 #include "runtime/accept/verdict.hpp"
 #include "runtime/config/acceptance_config.hpp"
+#include "tests/unit/accept_plan_support.hpp"
 
 namespace testbed {
 namespace {
@@ -17,22 +17,6 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
-
-std::vector<PlannedCase> plan_all(const AcceptConfig& config,
-                                  const AcceptanceProfile& profile,
-                                  const std::vector<std::string>& hosts) {
-  std::vector<PlannedCase> all;
-  for (const auto& stage : {make_device_stage(),
-                            make_links_stage(),
-                            make_collectives_stage(),
-                            make_model_stage(),
-                            make_soak_stage()}) {
-    for (PlannedCase& planned : stage->plan({config, profile, hosts})) {
-      all.push_back(std::move(planned));
-    }
-  }
-  return all;
-}
 
 std::vector<std::string> hosts_of_eight(int n_hosts) {
   std::vector<std::string> hosts;

@@ -4,8 +4,8 @@
 
 #include "runtime/accept/figure_keys.hpp"
 #include "runtime/accept/profile_gaps.hpp"
-#include "runtime/accept/stage.hpp"
 #include "runtime/config/acceptance_config.hpp"
+#include "tests/unit/accept_plan_support.hpp"
 
 namespace testbed {
 namespace {
@@ -66,17 +66,7 @@ std::vector<std::string> gaps_of(const char* name, int n_hosts) {
   for (int rank = 0; rank < 8 * n_hosts; ++rank) hosts.push_back(std::to_string(rank / 8));
   AcceptConfig config;
   config.soak_s = 60.0;
-  std::vector<PlannedCase> cases;
-  for (const auto& stage : {make_device_stage(),
-                            make_links_stage(),
-                            make_collectives_stage(),
-                            make_model_stage(),
-                            make_soak_stage()}) {
-    for (PlannedCase& planned : stage->plan({config, profile, hosts})) {
-      cases.push_back(std::move(planned));
-    }
-  }
-  return profile_gaps(profile, cases);
+  return profile_gaps(profile, plan_all(config, profile, hosts));
 }
 
 TEST(ProfileGaps, of_the_shipped_profiles) {
